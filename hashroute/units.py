@@ -1,0 +1,147 @@
+"""Convolution units f_k and the specs they are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ChannelRule = Literal["slice", "chunk-sum"]
+
+
+@dataclass(frozen=True)
+class UnitSpec:
+    """A unit: a convolution block (convolution, group norm, activation, max-pooling, dropout), and those after it."""
+
+    out_channels: int
+    kernel_size: int = 3
+    stride: int = 1
+    padding: int = 0
+    norm_groups: int = 0
+    """Groups of the group norm: 0 for none, 1 for one over all channels."""
+    activation: Literal["leaky_relu", "relu"] = "leaky_relu"
+    max_pool: int = 1
+    """Side of the max-pooling window: 1 for none."""
+    dropout: float = 0.0
+    in_channels: int | None = None
+    """Channels that the first convolution has weights for; None lets the network choose."""
+    then: UnitSpec | None = None
+    """The block that follows in the same unit."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("out_channels", 1), ("kernel_size", 1), ("stride", 1), ("padding", 0), ("max_pool", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} of a UnitSpec is {value!r}: expected a whole number of at least {least}")
+        if self.norm_groups < 0 or (self.norm_groups and self.out_channels % self.norm_groups):
+            raise ValueError(
+                f"norm_groups of a UnitSpec is {self.norm_groups}: expected 0 (no norm) or a divisor of "
+                f"out_channels={self.out_channels}"
+            )
+        if self.activation not in _ACTIVATIONS:
+            raise ValueError(f"activation of a UnitSpec is {self.activation!r}: expected one of {sorted(_ACTIVATIONS)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout of a UnitSpec is {self.dropout}: expected a number from 0 to below 1")
+        if self.in_channels is not None and self.in_channels < 1:
+            raise ValueError(f"in_channels of a UnitSpec is {self.in_channels}: expected None or at least 1")
+        if self.then is not None and self.then.in_channels not in (None, self.out_channels):
+            raise ValueError(
+                f"the block after one with out_channels={self.out_channels} has in_channels={self.then.in_channels}: "
+                "leave it out, it follows from the block before"
+            )
+
+    def blocks(self) -> Iterator[UnitSpec]:
+        """This block and those that follow."""
+        yield self
+        if self.then is not None:
+            yield from self.then.blocks()
+
+    @property
+    def channels_out(self) -> int:
+        """Channels of the maps that the whole unit gives."""
+        return [block.out_channels for block in self.blocks()][-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> UnitSpec:
+        """The spec that `to_dict` described."""
+        then = values["then"]
+        return cls(**{**values, "then": None if then is None else cls.from_dict(then)})
+
+
+class ConvUnit(nn.Module):
+    """f_k: maps a batch of maps (batch, channels, height, width) to another, each sample on its own.
+
+    The channel rule says how it takes maps of different channel counts. "slice": the first convolution has weights for
+    up to in_channels and uses the first of them; absent channels count as zero. "chunk-sum": the first block is applied
+    to each group of in_channels, and the results are summed.
+    """
+
+    def __init__(self, spec: UnitSpec, in_channels: int, channels: ChannelRule, name: str) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = in_channels
+        self.channels = channels
+        self.name = name
+        self.blocks = nn.ModuleList()
+        for block in spec.blocks():
+            self.blocks.append(_Block(block, in_channels, name))
+            in_channels = block.out_channels
+
+    def takes(self, channels: int) -> bool:
+        """Whether maps with this many channels can enter."""
+        return channels % self.in_channels == 0 if self.channels == "chunk-sum" else channels <= self.in_channels
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """maps: (batch, channels, height, width)."""
+        chunks = maps.shape[1] // self.in_channels if self.channels == "chunk-sum" else 1
+        first, *rest = self.blocks
+        if chunks > 1:
+            maps = first(maps.reshape(-1, self.in_channels, *maps.shape[2:])).unflatten(0, (-1, chunks)).sum(1)
+        else:
+            maps = first(maps)
+        for block in rest:
+            maps = block(maps)
+        return maps
+
+    def extra_repr(self) -> str:
+        return f"channels={self.channels!r}"
+
+
+class _Block(nn.Module):
+    def __init__(self, spec: UnitSpec, in_channels: int, name: str) -> None:
+        super().__init__()
+        self.spec = spec
+        self.name = name
+        self.convolution = nn.Conv2d(in_channels, spec.out_channels, spec.kernel_size, spec.stride, spec.padding)
+        self.norm = nn.GroupNorm(spec.norm_groups, spec.out_channels) if spec.norm_groups else None
+
+    def forward(self, maps: Tensor) -> Tensor:
+        spec, layer = self.spec, self.convolution
+        self._check_fits(maps, spec.kernel_size, spec.padding, "kernel")
+        weight = layer.weight if maps.shape[1] == layer.in_channels else layer.weight[:, : maps.shape[1]]
+        maps = F.conv2d(maps, weight, layer.bias, spec.stride, spec.padding)
+        if self.norm is not None:
+            maps = self.norm(maps)
+        maps = _ACTIVATIONS[spec.activation](maps, inplace=True)
+        if spec.max_pool > 1:
+            self._check_fits(maps, spec.max_pool, 0, "pooling window")
+            maps = F.max_pool2d(maps, spec.max_pool)
+        return F.dropout(maps, spec.dropout, self.training) if spec.dropout else maps
+
+    def _check_fits(self, maps: Tensor, side: int, padding: int, what: str) -> None:
+        height, width = maps.shape[2:]
+        if min(height, width) + 2 * padding < side:
+            raise ValueError(
+                f"{self.name} got a map of {height} x {width}, too small for its {what} of {side} x {side} with padding "
+                f"{padding}: use larger images, a smaller kernel or stride, more padding or less depth"
+            )
+
+
+_ACTIVATIONS = {"leaky_relu": F.leaky_relu, "relu": F.relu}

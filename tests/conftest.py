@@ -1,0 +1,5 @@
+"""What several tests share."""
+
+import torch
+
+torch.set_num_threads(1)
