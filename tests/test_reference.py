@@ -125,8 +125,9 @@ def run_both(case: Case) -> Counter[str]:
         compare_bases(network, reference)
         usage += torch.bincount(fast.paths[fast.paths >= 0], minlength=len(usage))
         assert torch.equal(network.bases.usage, usage)
-        if (step < 5 or step % 50 == 0) and network.bases.ranks.any():
+        if (step < 8 or step % 50 == 0) and network.bases.ranks.any():
             network.eval()
+            images = torch.cat([images, stream.batch(), stream.batch(), stream.batch()])
             compare_outputs(network(images), reference(images))
             network.train()
         optimizer.step()
@@ -135,7 +136,7 @@ def run_both(case: Case) -> Counter[str]:
 
 FIXED = {
     "one sample at a time, paper's Algorithm 1": Case(
-        dict(units=SLICE_UNITS * 2, features=24, last_residue=False, tau_empty=0.6, tau_expand=0.5, depth=4), batch=1
+        dict(units=SLICE_UNITS * 2, features=24, last_residue=False, tau_empty=0.0, tau_expand=0.5, depth=6), batch=1
     ),
     "one sample at a time, chunk-sum, bases of one vector": Case(
         dict(units=CHUNK_UNITS * 2, features=16, channels="chunk-sum", basis_size=1, tau_empty=0.9, tau_depth=0.4),
@@ -145,7 +146,7 @@ FIXED = {
     "batches, many replacements": Case(
         dict(units=SLICE_UNITS * 2, features=32, tau_expand=0.7, tau_depth=0.3, max_age=2.5, aging_rate=1.02), batch=7, seed=2
     ),
-    "batches, chunk-sum, units used up": Case(
+    "batches, chunk-sum, deep": Case(
         dict(units=CHUNK_UNITS * 2, features=20, channels="chunk-sum", tau_empty=0.0, tau_expand=0.9, basis_size=4, depth=5),
         batch=5,
         seed=3,

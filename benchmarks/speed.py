@@ -1,0 +1,277 @@
+"""How fast a training step is, as ratios within one run: table on screen, list in benchmarks/results/speed.json.
+
+usage: python benchmarks/speed.py [--quick]      (make bench)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from hashroute import HashRoutedNetwork, UnitSpec
+from hashroute.reference import Reference
+
+RESULTS = Path(__file__).parent / "results" / "speed.json"
+CLASSES = 10
+Step = Callable[[], None]
+
+PAIRWISE_MNIST: dict[str, Any] = dict(
+    image_shape=(1, 28, 28),
+    units=(UnitSpec(16, 5, 3, 2, norm_groups=1),) * 2 + (UnitSpec(16, 2, 3, norm_groups=1),) * 2,
+    features=300,
+    aging_rate=1.2,
+)
+SVHN_CIFAR: dict[str, Any] = dict(
+    image_shape=(3, 32, 32),
+    units=(UnitSpec(36, 3, 2, 2, dropout=0.5),) * 2
+    + (UnitSpec(36, 3, 1, 2, dropout=0.5),) * 2
+    + (UnitSpec(12, 2, 1, 1, dropout=0.5), UnitSpec(24, 4, 2, 1, dropout=0.5)),
+    features=2800,
+    aging_rate=10.0,
+)
+PUBLISHED: dict[str, Any] = dict(last_residue=False, channels="chunk-sum")
+CIFAR_UNIT = UnitSpec(64, 3, 2, 1, norm_groups=8)
+MNIST_UNIT = UnitSpec(16, 3, 2, 1, norm_groups=8)
+
+
+def step_of(encode: Callable[[Tensor], Tensor], modules: list[nn.Module], images: Tensor, weight: float = 0.0) -> Step:
+    """A training step: encode, classify, backward, Adam. `encode` returns features, or a routing if weight is set."""
+    labels = torch.arange(len(images)) % CLASSES
+    optimizer = torch.optim.Adam([w for module in modules for w in module.parameters()], 1e-3, fused=True)
+    head = modules[-1]
+
+    def step() -> None:
+        out: Any = encode(images)
+        loss = F.cross_entropy(head(out if isinstance(out, Tensor) else out.features), labels)
+        if weight:
+            loss = loss + weight * out.residue_penalty()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def medians(repeats: int, *steps: Step, warm_up: int = 3) -> list[float]:
+    """Median seconds of each step, the steps taking turns so that a noisy moment hits all of them."""
+    times: list[list[float]] = [[] for _ in steps]
+    for turn in range(warm_up + repeats):
+        for step, record in zip(steps, times, strict=True):
+            start = time.perf_counter()
+            step()
+            if turn >= warm_up:
+                record.append(time.perf_counter() - start)
+    return [statistics.median(record) for record in times]
+
+
+def clustered_images(n: int, shape: tuple[int, ...], clusters: int = 10) -> Tensor:
+    """Images around a few centres, as unlike each other as classes are."""
+    centres = torch.rand(clusters, *shape)
+    return (centres[torch.arange(n) % clusters] + 0.5 * torch.randn(n, *shape)) / 0.5
+
+
+def like_images(n: int, shape: tuple[int, ...]) -> Tensor:
+    """Images that have most of their energy in common, so that all take one path."""
+    return 1.0 + torch.rand(1, *shape) + 0.3 * torch.randn(n, *shape)
+
+
+def fill_bases(network: HashRoutedNetwork, images: Tensor) -> None:
+    """Full bases that send all these images along units 0, 1, 2, ...; the bases of the other units are random."""
+    bases = network.bases
+    vectors = torch.randn_like(bases.vectors)
+    maps = images
+    with torch.no_grad():
+        for level in range(network.levels):
+            hashed, _ = (network.hashes[level - 1] if level else network.image_hash).normalised(maps)
+            vectors[level, 0] = hashed.mean(0)
+            maps = network.units[level](maps)
+    bases.vectors.copy_(torch.linalg.qr(vectors.mT)[0].mT)
+    bases.ranks.fill_(bases.size)
+
+
+def one_path_network(unit: UnitSpec, images: Tensor, units: int = 4, **settings: Any) -> HashRoutedNetwork:
+    network = HashRoutedNetwork(tuple(images.shape[1:]), [unit] * units, max_age=float("inf"), **settings)
+    fill_bases(network, images)
+    return network
+
+
+def routed_step(network: HashRoutedNetwork, images: Tensor) -> Step:
+    return step_of(network, [network, nn.Linear(network.features, CLASSES)], images)
+
+
+def plain_step(unit: UnitSpec, images: Tensor) -> Step:
+    """The plain chain: the same two convolutions with norm and activation, and a linear head."""
+    layers: list[nn.Module] = []
+    channels = images.shape[1]
+    for _ in range(2):
+        layers += [
+            nn.Conv2d(channels, unit.out_channels, unit.kernel_size, unit.stride, unit.padding),
+            nn.GroupNorm(unit.norm_groups, unit.out_channels),
+            nn.LeakyReLU(inplace=True),
+        ]
+        channels = unit.out_channels
+    encoder = nn.Sequential(*layers, nn.Flatten())
+    return step_of(encoder, [encoder, nn.Linear(encoder(images[:1]).shape[1], CLASSES)], images)
+
+
+class Report:
+    """The rows measured so far."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(
+        self, name: str, value: float, aim: float | None, images_per_second: dict[str, float], at_most: bool = False
+    ) -> None:
+        met = None if aim is None else (value <= aim if at_most else value >= aim)
+        speeds = {key: round(speed) for key, speed in images_per_second.items()}
+        row = {"name": name, "value": round(value, 3), "aim": aim, "met": met, "images_per_second": speeds}
+        self.rows.append(row)
+        print(f"  {name}: {value:.3g} (aim {aim})", flush=True)
+
+    def over_reference(self, name: str, setting: dict[str, Any], weight: float, batch: int, aim: float, repeats: int) -> None:
+        torch.manual_seed(0)
+        network = HashRoutedNetwork(**setting, **PUBLISHED)
+        images = clustered_images(batch, setting["image_shape"])
+        head = nn.Linear(network.features, CLASSES)
+        step = step_of(network, [network, head], images, weight)  # type: ignore[arg-type]
+        for _ in range(200):  # past the first, frequent basis changes
+            step()
+        reference = Reference(network)
+        for basis, vectors, rank in zip(reference.bases, network.bases.vectors, network.bases.ranks.tolist(), strict=True):
+            basis.vectors = list(vectors[:rank].clone())
+            basis.counters = [0] * rank
+            basis.maximum_age = 1e6
+        slow = step_of(lambda x: reference(x, by_level=True), [network, head], images, weight)  # type: ignore[arg-type,return-value]
+        fast_seconds, slow_seconds = medians(repeats, step, slow, warm_up=1)
+        speeds = {"network": batch / fast_seconds, "reference": batch / slow_seconds}
+        self.add(f"over reference, {name}, batch {batch}", slow_seconds / fast_seconds, aim, speeds)
+
+    def over_plain(self, name: str, unit: UnitSpec, shape: tuple[int, ...], batch: int, aim: float, repeats: int) -> None:
+        torch.manual_seed(0)
+        images = like_images(batch, shape)
+        network = one_path_network(unit, images)
+        network_seconds, plain_seconds = medians(repeats, routed_step(network, images), plain_step(unit, images))
+        paths = len(network(images).paths.unique(dim=0))
+        speeds = {"network": batch / network_seconds, "plain": batch / plain_seconds}
+        self.add(f"over plain chain, {name}, batch {batch}, {paths} path", plain_seconds / network_seconds, aim, speeds)
+
+    def many_units(self, repeats: int) -> None:
+        torch.manual_seed(0)
+        images = like_images(64, (3, 32, 32))
+        few, many = (one_path_network(CIFAR_UNIT, images, units) for units in (8, 256))
+        few_seconds, many_seconds = medians(repeats, routed_step(few, images), routed_step(many, images))
+        visited = [len(network(images).paths.unique()) for network in (few, many)]
+        speeds = {"8 units": 64 / few_seconds, "256 units": 64 / many_seconds}
+        name = f"time with 256 units over 8, {visited[1]} and {visited[0]} visited, batch 64"
+        self.add(name, many_seconds / few_seconds, 1.5, speeds, at_most=True)
+
+        spread = one_path_network(CIFAR_UNIT, images, 256)
+        images = 4 * torch.randn(64, 3, 32, 32)
+        hashed, _ = spread.image_hash.normalised(images)
+        spread.bases.vectors[:48, 0] = hashed[:48]
+        spread.bases.vectors.copy_(torch.linalg.qr(spread.bases.vectors.mT)[0].mT)
+        spread_seconds, many_seconds = medians(repeats, routed_step(spread, images), routed_step(many, images))
+        visited_now = len(spread(images).paths.unique())
+        speeds = {"spread": 64 / spread_seconds, "one path": 64 / many_seconds}
+        self.add(f"time with 256 units, {visited_now} visited over 3, batch 64", spread_seconds / many_seconds, None, speeds)
+
+    def growth(self, repeats: int) -> None:
+        torch.manual_seed(0)
+        images = like_images(64, (3, 32, 32))
+        unit = UnitSpec(64, 3, 2, 1, norm_groups=8)
+        for name, setting, base, larger in (
+            ("m", "basis_size", 4, (16, 64)),
+            ("s", "features", 1000, (4000, 16000)),
+            ("d", "depth", 2, (4, 8)),
+        ):
+            # Depth beyond the image's size would need ever larger images: keep the maps as they are after the first.
+            shape = UnitSpec(16, 3, 1, 1, norm_groups=8) if name == "d" else unit
+            values = (base, *larger)
+            steps = [
+                routed_step(one_path_network(shape, images, units=10, **{setting: value}), images) for value in values
+            ]
+            seconds = medians(repeats, *steps)
+            for value, time_taken in zip(values[1:], seconds[1:], strict=True):
+                speeds = {f"{name}={base}": 64 / seconds[0], f"{name}={value}": 64 / time_taken}
+                row = f"step time, {name} = {value} over {name} = {base}"
+                self.add(row, time_taken / seconds[0], value / base, speeds, at_most=True)
+
+    def memory(self) -> None:
+        peaks = {}
+        for which in ("network", "plain"):
+            command = [sys.executable, __file__, "--memory", which]
+            peaks[which] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        name = "peak memory over plain chain, CIFAR size, batch 256"
+        self.add(name, peaks["network"] / peaks["plain"], 2.0, {}, at_most=True)
+        self.rows[-1]["mebibytes"] = {which: round(peak) for which, peak in peaks.items()}
+
+    def show(self) -> None:
+        table = Table("measured", "value", "aim", "met", "images per second")
+        for row in self.rows:
+            speeds = ", ".join(f"{key} {speed:,}" for key, speed in row["images_per_second"].items())
+            met = {True: "yes", False: "no", None: ""}[row["met"]]
+            aim = "" if row["aim"] is None else f"{row['aim']:g}"
+            table.add_row(row["name"], f"{row['value']:.2f}", aim, met, speeds)
+        Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def print_peak(which: str) -> None:
+    """Peak memory of twenty steps above what the imports take, in MiB."""
+    images = like_images(256, (3, 32, 32))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if which == "network":
+        step = routed_step(one_path_network(CIFAR_UNIT, images), images)
+    else:
+        step = plain_step(CIFAR_UNIT, images)
+    for _ in range(20):
+        step()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few repeats, nothing written")
+    parser.add_argument("--memory", choices=["network", "plain"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.memory:
+        print_peak(arguments.memory)
+        return
+    few, many = (2, 5) if arguments.quick else (7, 40)
+    report = Report()
+    for batch, aim in ((16, 15), (128, 60)):
+        report.over_reference("published pairwise-MNIST", PAIRWISE_MNIST, 1.0, batch, aim, few)
+    for batch, aim in ((16, 20), (64, 60)):
+        report.over_reference("published SVHN/CIFAR", SVHN_CIFAR, 0.5, batch, aim, few)
+    for batch, share in ((64, 0.5), (256, 0.7)):
+        report.over_plain("CIFAR size", CIFAR_UNIT, (3, 32, 32), batch, share, many)
+    report.over_plain("MNIST size", MNIST_UNIT, (1, 28, 28), 128, 0.4, many)
+    report.many_units(many)
+    report.growth(many // 2)
+    report.memory()
+    report.show()
+    if not arguments.quick:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(report.rows, indent=1) + "\n")
+        print(f"written to {os.path.relpath(RESULTS)}; torch {torch.__version__}, {platform.machine()}, 1 thread")
+
+
+if __name__ == "__main__":
+    main()
