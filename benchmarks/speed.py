@@ -6,6 +6,7 @@ usage: python benchmarks/speed.py [--quick]      (make bench)
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -29,6 +30,7 @@ from hashroute.reference import Reference
 
 RESULTS = Path(__file__).parent / "results" / "speed.json"
 CLASSES = 10
+BATCHES = 16
 Step = Callable[[], None]
 
 PAIRWISE_MNIST: dict[str, Any] = dict(
@@ -51,13 +53,14 @@ MNIST_UNIT = UnitSpec(16, 3, 2, 1, norm_groups=8)
 
 
 def step_of(encode: Callable[[Tensor], Tensor], modules: list[nn.Module], images: Tensor, weight: float = 0.0) -> Step:
-    """A training step: encode, classify, backward, Adam. `encode` returns features, or a routing if weight is set."""
-    labels = torch.arange(len(images)) % CLASSES
+    """A training step: encode, classify, backward, Adam; images: (batches, batch, ...). `encode` returns features, or a routing if weight is set."""
+    batches = itertools.cycle(images)
+    labels = torch.arange(images.shape[1]) % CLASSES
     optimizer = torch.optim.Adam([w for module in modules for w in module.parameters()], 1e-3, fused=True)
     head = modules[-1]
 
     def step() -> None:
-        out: Any = encode(images)
+        out: Any = encode(next(batches))
         loss = F.cross_entropy(head(out if isinstance(out, Tensor) else out.features), labels)
         if weight:
             loss = loss + weight * out.residue_penalty()
@@ -80,25 +83,25 @@ def medians(repeats: int, *steps: Step, warm_up: int = 3) -> list[float]:
     return [statistics.median(record) for record in times]
 
 
-def clustered_images(n: int, shape: tuple[int, ...], clusters: int = 10) -> Tensor:
-    """Images around a few centres, as unlike each other as classes are."""
-    centres = torch.rand(clusters, *shape)
-    return (centres[torch.arange(n) % clusters] + 0.5 * torch.randn(n, *shape)) / 0.5
+def clustered_images(batch: int, shape: tuple[int, ...]) -> Tensor:
+    """Batches of standardised images around ten centres: (batches, batch, *shape)."""
+    centres = torch.randn(CLASSES, *shape)
+    return (2 * centres[torch.randint(CLASSES, (BATCHES, batch))] + torch.randn(BATCHES, batch, *shape)) / 5**0.5
 
 
-def like_images(n: int, shape: tuple[int, ...]) -> Tensor:
-    """Images that have most of their energy in common, so that all take one path."""
-    return 1.0 + torch.rand(1, *shape) + 0.3 * torch.randn(n, *shape)
+def like_images(batch: int, shape: tuple[int, ...]) -> Tensor:
+    """Batches of images that have most of their energy in common, so that all take one path."""
+    return 1.0 + torch.rand(shape) + 0.3 * torch.randn(BATCHES, batch, *shape)
 
 
 def fill_bases(network: HashRoutedNetwork, images: Tensor) -> None:
     """Full bases that send all these images along units 0, 1, 2, ...; the bases of the other units are random."""
     bases = network.bases
     vectors = torch.randn_like(bases.vectors)
-    maps = images
+    maps = images[0]
     with torch.no_grad():
         for level in range(network.levels):
-            hashed, _ = (network.hashes[level - 1] if level else network.image_hash).normalised(maps)
+            hashed = (network.hashes[level - 1] if level else network.image_hash).normalised(maps)
             vectors[level, 0] = hashed.mean(0)
             maps = network.units[level](maps)
     bases.vectors.copy_(torch.linalg.qr(vectors.mT)[0].mT)
@@ -106,7 +109,7 @@ def fill_bases(network: HashRoutedNetwork, images: Tensor) -> None:
 
 
 def one_path_network(unit: UnitSpec, images: Tensor, units: int = 4, **settings: Any) -> HashRoutedNetwork:
-    network = HashRoutedNetwork(tuple(images.shape[1:]), [unit] * units, max_age=float("inf"), **settings)
+    network = HashRoutedNetwork(tuple(images.shape[2:]), [unit] * units, max_age=float("inf"), **settings)
     fill_bases(network, images)
     return network
 
@@ -118,7 +121,7 @@ def routed_step(network: HashRoutedNetwork, images: Tensor) -> Step:
 def plain_step(unit: UnitSpec, images: Tensor) -> Step:
     """The plain chain: the same two convolutions with norm and activation, and a linear head."""
     layers: list[nn.Module] = []
-    channels = images.shape[1]
+    channels = images.shape[2]
     for _ in range(2):
         layers += [
             nn.Conv2d(channels, unit.out_channels, unit.kernel_size, unit.stride, unit.padding),
@@ -127,7 +130,7 @@ def plain_step(unit: UnitSpec, images: Tensor) -> Step:
         ]
         channels = unit.out_channels
     encoder = nn.Sequential(*layers, nn.Flatten())
-    return step_of(encoder, [encoder, nn.Linear(encoder(images[:1]).shape[1], CLASSES)], images)
+    return step_of(encoder, [encoder, nn.Linear(encoder(images[0]).shape[1], CLASSES)], images)
 
 
 class Report:
@@ -168,27 +171,27 @@ class Report:
         images = like_images(batch, shape)
         network = one_path_network(unit, images)
         network_seconds, plain_seconds = medians(repeats, routed_step(network, images), plain_step(unit, images))
-        paths = len(network(images).paths.unique(dim=0))
+        paths = len(network(images[0]).paths.unique(dim=0))
         speeds = {"network": batch / network_seconds, "plain": batch / plain_seconds}
         self.add(f"over plain chain, {name}, batch {batch}, {paths} path", plain_seconds / network_seconds, aim, speeds)
 
     def many_units(self, repeats: int) -> None:
         torch.manual_seed(0)
-        images = like_images(64, (3, 32, 32))
-        few, many = (one_path_network(CIFAR_UNIT, images, units) for units in (8, 256))
-        few_seconds, many_seconds = medians(repeats, routed_step(few, images), routed_step(many, images))
-        visited = [len(network(images).paths.unique()) for network in (few, many)]
+        like = like_images(64, (3, 32, 32))
+        few, many = (one_path_network(CIFAR_UNIT, like, units) for units in (8, 256))
+        few_seconds, many_seconds = medians(repeats, routed_step(few, like), routed_step(many, like))
+        visited = [len(network(like[0]).paths.unique()) for network in (few, many)]
         speeds = {"8 units": 64 / few_seconds, "256 units": 64 / many_seconds}
         name = f"time with 256 units over 8, {visited[1]} and {visited[0]} visited, batch 64"
         self.add(name, many_seconds / few_seconds, 1.5, speeds, at_most=True)
 
-        spread = one_path_network(CIFAR_UNIT, images, 256)
-        images = 4 * torch.randn(64, 3, 32, 32)
-        hashed, _ = spread.image_hash.normalised(images)
+        spread = one_path_network(CIFAR_UNIT, like, 256)
+        images = torch.randn(1, 64, 3, 32, 32).expand(BATCHES, -1, -1, -1, -1)
+        hashed = spread.image_hash.normalised(images[0])
         spread.bases.vectors[:48, 0] = hashed[:48]
         spread.bases.vectors.copy_(torch.linalg.qr(spread.bases.vectors.mT)[0].mT)
-        spread_seconds, many_seconds = medians(repeats, routed_step(spread, images), routed_step(many, images))
-        visited_now = len(spread(images).paths.unique())
+        spread_seconds, many_seconds = medians(repeats, routed_step(spread, images), routed_step(many, like))
+        visited_now = len(spread(images[0]).paths.unique())
         speeds = {"spread": 64 / spread_seconds, "one path": 64 / many_seconds}
         self.add(f"time with 256 units, {visited_now} visited over 3, batch 64", spread_seconds / many_seconds, None, speeds)
 
@@ -233,9 +236,10 @@ class Report:
 
 
 def print_peak(which: str) -> None:
-    """Peak memory of twenty steps above what the imports take, in MiB."""
+    """Peak memory of twenty steps above what the imports and the images take, in MiB."""
     images = like_images(256, (3, 32, 32))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open("/proc/self/statm") as numbers:
+        before = int(numbers.read().split()[1]) * resource.getpagesize() / 1024
     if which == "network":
         step = routed_step(one_path_network(CIFAR_UNIT, images), images)
     else:

@@ -23,9 +23,19 @@ class Selection(NamedTuple):
     units: Tensor
     """(n,) the chosen unit, -1 where no unit was free."""
     bases: Tensor
-    """(n, basis size, features) the chosen unit's basis as it was when that vector came, before it changed anything."""
+    """(b, m, s) the bases that were met: of each chosen unit, and of one that changed meanwhile also as it was before."""
+    basis: Tensor
+    """(n,) which of these each vector met: its unit's, before it changed anything itself."""
     fresh: Tensor | None
     """(n,) true where the vector initialised its unit, so that nothing of it is left; None if none did."""
+
+    def residues(self, hashed: Tensor) -> Tensor:
+        """r = h - B'B h of each vector over the basis it met. hashed: (n, s)."""
+        rows = self.bases.flatten(0, 1)
+        own = torch.arange(len(self.bases), device=rows.device) == self.basis[:, None]
+        projection = (hashed @ rows.T) * own.repeat_interleave(self.bases.shape[1], 1)
+        residues = torch.addmm(hashed, projection, rows, alpha=-1)
+        return residues if self.fresh is None else residues.masked_fill(self.fresh[:, None], 0.0)
 
 
 class Bases(nn.Module):
@@ -99,17 +109,22 @@ class Bases(nn.Module):
         strength.masked_fill_(not_free, -1.0)
         best, units = strength.max(1)
         if not evolve:
-            return Selection(units.masked_fill(best < 0, -1), self.vectors[units], None)
+            return self._selection(units.masked_fill(best < 0, -1))
         if (first := self._first_change(best, units)) is None:
             self._age(units, projections)
-            return Selection(units, self.vectors[units], None)
+            return self._selection(units)
         return self._evolve(hashed, projections, strength, units, first)
+
+    def _selection(self, units: Tensor) -> Selection:
+        """What was selected, if no basis has changed."""
+        chosen, basis = units.unique(return_inverse=True)
+        return Selection(units, self.vectors[chosen], basis, None)
 
     def _evolve(self, hashed: Tensor, projections: Tensor, strength: Tensor, units: Tensor, first: int) -> Selection:
         """Walk from change to change; between two changes nothing depends on the order."""
         fresh = torch.zeros_like(units, dtype=torch.bool)
-        settled = torch.zeros_like(fresh)  # vectors whose basis, as it was for them, is kept in `earlier`
-        earlier: list[tuple[Tensor, Tensor]] = []
+        met = torch.full_like(units, -1)  # which of the bases in `earlier` a vector met, -1 for its unit's last one
+        earlier: list[Tensor] = []
         start, change = 0, first
         while True:
             self._age(units[start:change], projections[start:change])
@@ -118,9 +133,9 @@ class Bases(nn.Module):
                 unit = int(units[change])
             else:
                 units[change], fresh[change] = unit, True
-            before = (units[: change + 1] == unit) & ~settled[: change + 1]
-            settled[: change + 1] |= before
-            earlier.append((before.nonzero()[:, 0], self.vectors[unit].clone()))
+            so_far = slice(change + 1)
+            met[so_far].masked_fill_((units[so_far] == unit) & (met[so_far] < 0), len(earlier))
+            earlier.append(self.vectors[unit].clone())
             self._change(unit, hashed[change], bool(fresh[change]))
 
             start = change + 1
@@ -134,19 +149,18 @@ class Bases(nn.Module):
                 break
             change = start + offset
         self._age(units[start:], projections[start:])
-        bases = self.vectors[units]
-        for rows, basis in earlier:
-            bases[rows] = basis
-        return Selection(units, bases, fresh)
+        last = self._selection(units)
+        basis = torch.where(met < 0, last.basis + len(earlier), met)
+        return Selection(units, torch.cat([torch.stack(earlier), last.bases]), basis, fresh)
 
     def _first_change(self, best: Tensor, units: Tensor) -> int | None:
         """The first of the vectors at hand that changes a basis. best: (n,) the largest |p|^2, -1 if no unit is free."""
         changing = (best < self.tau_expand**2) & (self.ranks[units] < self.size)
         if (self.ranks == 0).any():
             changing |= best < self.tau_empty**2
-        positions = changing.nonzero()[:1, 0].tolist()
+        positions = changing.nonzero()[:1, 0].tolist() if changing.any() else []
         due = self.ages + torch.bincount(units, minlength=len(self)) > self.limits
-        for unit in due.nonzero()[:, 0].tolist():
+        for unit in due.nonzero()[:, 0].tolist() if due.any() else ():
             wait = int(self.limits[unit] - self.ages[unit])
             positions.append(int((units == unit).nonzero()[wait, 0]))
         return min(positions, default=None)

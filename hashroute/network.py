@@ -20,7 +20,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from hashroute.bases import Bases
-from hashroute.hashing import FeatureHash, NotFiniteError, integer_hash
+from hashroute.hashing import FeatureHash, integer_hash, largest, normalise
 from hashroute.units import ChannelRule, ConvUnit, UnitSpec
 
 DEFAULT_UNITS = (UnitSpec(16, 5, 3, 2, norm_groups=1),) * 2 + (UnitSpec(16, 2, 3, norm_groups=1),) * 2
@@ -166,9 +166,10 @@ class HashRoutedNetwork(nn.Module):
         n = len(images)
         rows = torch.arange(n, device=images.device)  # the samples still on their way, in batch order
         maps: Maps = [(_array(rows), images)]
-        hashed, alive = self._hash(self.image_hash, images, _array(rows), "of the images holds")
+        scale = _finite(largest(images), "{} of the images holds NaN or Inf: expected finite numbers")
+        hashed, alive = normalise(self.image_hash(images.flatten(1)), scale)
         used = torch.zeros(n, len(self.units), dtype=torch.bool, device=images.device)
-        scale = images.new_ones(n)  # min(1, |r|) over the basis of the unit that a sample last went through
+        share = images.new_ones(n)  # min(1, |r|) over the basis of the unit that a sample last went through
         features = images.new_zeros(n, self.features)
         norms_l1 = [images.new_zeros(n) for _ in range(self.levels)]
         norms_l2 = images.new_zeros(n, self.levels)
@@ -178,13 +179,10 @@ class HashRoutedNetwork(nn.Module):
             rows, hashed = _keep(alive, rows, hashed)
             if len(rows) == 0:
                 break
-            units, bases, fresh = self.bases.select(hashed.detach(), used[rows], evolve=self.training)
+            selection = self.bases.select(hashed.detach(), used if len(rows) == n else used[rows], evolve=self.training)
+            residue, units = selection.residues(hashed), selection.units
             if not self.training:  # with fewer units in use than levels, none may be left
-                rows, hashed, units, bases = _keep(units >= 0, rows, hashed, units, bases)
-
-            residue = _residue(hashed, bases)
-            if fresh is not None:
-                residue = residue.masked_fill(fresh[:, None], 0.0)
+                rows, residue, units = _keep(units >= 0, rows, residue, units)
             size = torch.linalg.vector_norm(residue.detach(), dim=1)
             features = _add_rows(features, rows, residue)
             norms_l1[level] = _add_rows(norms_l1[level], rows, residue.abs().sum(1))
@@ -197,19 +195,19 @@ class HashRoutedNetwork(nn.Module):
             rows, units, size = _keep(size >= self.tau_depth, rows, units, size)
             if len(rows) == 0:
                 break
-            entering = scale.index_copy(0, rows, size.clamp_max(1.0))
-            hashed, alive, maps = self._through_units(rows, units, maps, scale, entering)
-            scale = entering
+            entering = share.index_copy(0, rows, size.clamp_max(1.0))
+            hashed, alive, maps = self._through_units(rows, units, maps, share, entering)
+            share = entering
 
         return Routing(features, torch.stack(norms_l1, 1), norms_l2, paths)
 
     def _through_units(
-        self, rows: Tensor, units: Tensor, maps: Maps, scale: Tensor, entering: Tensor
+        self, rows: Tensor, units: Tensor, maps: Maps, share: Tensor, entering: Tensor
     ) -> tuple[Tensor, Tensor, Maps]:
         """Send each sample through its unit and hash what comes out.
 
         rows, units: (k,) the samples that go on and their units. maps: the maps of all samples.
-        scale, entering: (n,) the gradient scale of the unit before, and of this one.
+        share, entering: (n,) by how much the unit before, and this one, scale a sample's weight gradient.
         Returns their hash vectors, which of these are not zero, and their new maps.
         """
         regularise = self.gradient_regularisation and self.training and torch.is_grad_enabled()
@@ -217,7 +215,7 @@ class HashRoutedNetwork(nn.Module):
         entering.masked_fill_(still, 1.0)
 
         # One group for each unit and shape of maps (and for samples that give their unit no weight gradient).
-        going = np.full(len(scale), -1)
+        going = np.full(len(share), -1)
         going[_array(rows)] = _array(units * 2 + still[rows])
         groups: dict[tuple[int, torch.Size], Maps] = defaultdict(list)
         for samples, piece in maps:
@@ -227,36 +225,29 @@ class HashRoutedNetwork(nn.Module):
                 part = piece if len(inside) == len(samples) else piece[_index(inside, piece)]
                 groups[key, piece.shape[1:]].append((samples[inside], part))
 
-        maps, hashes, nonzero = [], [], []
+        maps, hashes, scales = [], [], []
         for (key, _), parts in groups.items():
             samples = np.concatenate([samples for samples, _ in parts])
             piece = parts[0][1] if len(parts) == 1 else torch.cat([part for _, part in parts])
             number, frozen = divmod(key, 2)
             if regularise and piece.requires_grad:
-                index = _index(samples, scale)
-                piece = _scale_gradient(piece, scale[index] / entering[index])
+                index = _index(samples, share)
+                piece = _scale_gradient(piece, share[index] / entering[index])
             unit = self.units[number]
             piece = functional_call(unit, _detached(unit), piece) if frozen else unit(piece)
-            hashed, alive = self._hash(self.hashes[number], piece, samples, f"came out of unit {number} with")
             maps.append((samples, piece))
-            hashes.append(hashed)
-            nonzero.append(alive)
+            hashes.append(self.hashes[number](piece.flatten(1)))
+            scales.append(largest(piece))
 
-        hashed, alive = torch.cat(hashes), torch.cat(nonzero)
+        hashed, scale = torch.cat(hashes), torch.cat(scales)
         order = np.argsort(np.concatenate([samples for samples, _ in maps]))
         if (order[1:] < order[:-1]).any():  # back into batch order
-            hashed, alive = hashed[_index(order, rows)], alive[_index(order, rows)]
+            hashed, scale = hashed[_index(order, rows)], scale[_index(order, rows)]
+        _finite(scale, "{} left its unit with NaN or Inf: lower the learning rate, or scale the images", rows)
+        hashed, alive = normalise(hashed, scale)
         if regularise:
             hashed = _scale_gradient(hashed, entering[rows])
         return hashed, alive, maps
-
-    def _hash(
-        self, function: FeatureHash, maps: Tensor, samples: NDArray[np.int64], what: str
-    ) -> tuple[Tensor, Tensor]:
-        try:
-            return function.normalised(maps)
-        except NotFiniteError as error:
-            raise ValueError(f"sample {samples[error.row]} {what} NaN or Inf: expected finite numbers") from None
 
     # ---------------------------------------------------------------- state
 
@@ -379,12 +370,6 @@ def _scale_gradient(values: Tensor, factors: Tensor) -> Tensor:
     return scaled
 
 
-def _residue(hashed: Tensor, bases: Tensor) -> Tensor:
-    """r = h - B'B h. hashed: (n, s). bases: (n, m, s), one for each."""
-    projection = torch.bmm(bases, hashed[:, :, None])
-    return hashed - torch.bmm(projection.mT, bases)[:, 0]
-
-
 def _keep(mask: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The rows of each tensor where the mask is true."""
     return tensors if mask.all() else tuple(tensor[mask] for tensor in tensors)
@@ -393,6 +378,14 @@ def _keep(mask: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
 def _add_rows(total: Tensor, rows: Tensor, values: Tensor) -> Tensor:
     """total with values added in these rows."""
     return total + values if len(rows) == len(total) else total.index_add(0, rows, values)
+
+
+def _finite(scale: Tensor, message: str, rows: Tensor | None = None) -> Tensor:
+    """The largest values of all samples, if they are finite; the message names the first sample of which one is not."""
+    if not torch.isfinite(scale).all():
+        first = int((~torch.isfinite(scale)).nonzero()[0])
+        raise ValueError(message.format(f"sample {first if rows is None else int(rows[first])}"))
+    return scale
 
 
 def _array(tensor: Tensor) -> NDArray[np.int64]:

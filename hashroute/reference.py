@@ -131,8 +131,8 @@ class Reference:
         if not x.any():
             return x.new_zeros(phi.features)
         x = x / x.abs().max()
-        bucket, sign = phi.table(len(x), x.device, x.dtype)
-        v = x.new_zeros(phi.features).index_add(0, bucket, sign * x)
+        table = phi.table(len(x), x.device)  # bucket h(j), plus s where the sign xi(j) is -1
+        v = x.new_zeros(phi.features).index_add(0, table % phi.features, torch.where(table < phi.features, x, -x))
         norm = torch.linalg.vector_norm(v)
         return v / norm if norm > EPSILON else torch.zeros_like(v)
 
