@@ -99,7 +99,7 @@ class HashRoutedNetwork(nn.Module):
         for name, value in (("tau_depth", tau_depth), ("tau_empty", tau_empty), ("tau_expand", tau_expand)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value}: expected a number from 0 to 1")
-        for name, number in (("features", features), ("basis_size", basis_size), ("depth", self.levels)):
+        for name, number in (("features", features), ("basis_size", basis_size), ("depth", depth), ("the number of levels", self.levels)):
             if number < 1:
                 raise ValueError(f"{name} is {number}: expected at least 1")
         if not aging_rate > 1:
@@ -157,9 +157,10 @@ class HashRoutedNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Routing:
         """images: (n, channels, height, width), floating point. In train mode bases evolve; in eval nothing changes."""
+        if torch.compiler.is_compiling():  # the way depends on the data: there is no graph to compile
+            return torch.compiler.disable(self._route)(images)
         return self._route(images)
 
-    @torch.compiler.disable
     def _route(self, images: Tensor) -> Routing:
         """Algorithm 1 for a batch, level by level."""
         self._check_images(images)

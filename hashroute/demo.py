@@ -1,0 +1,226 @@
+"""The demo: one network learns five pairs of handwritten digits, one after the other, and is asked about all of them.
+
+The digits come with scikit-learn, so nothing is downloaded. Beside the network stands the control `hash-only`: heads on
+the hash of the image, with nothing learned but the heads and so nothing to forget.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from rich.columns import Columns
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from safetensors.torch import save_file
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+
+from hashroute.network import HashRoutedNetwork
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """What can be set from outside."""
+
+    seed: int = 0
+    """Seed of weights, hash functions and batches: the same seed gives the same result."""
+    epochs: int = 10
+    """Passes over each task's training images."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
+    output: Path = Path("runs")
+    """Folder in which the run gets a folder of its own."""
+
+
+BATCH = 16
+LEARNING_RATE = 3e-4
+
+
+@dataclass(frozen=True)
+class DigitPair:
+    """A task: tell two digits apart. Images are (n, 1, 8, 8), labels 0 or 1."""
+
+    name: str
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+
+@dataclass
+class DemoRun:
+    """What a run gives: accuracies in percent, a row after each task, None for tasks not yet learned."""
+
+    tasks: list[str]
+    accuracy: dict[str, list[list[float | None]]]
+    network: HashRoutedNetwork
+    heads: nn.ModuleList
+    seconds: float
+
+    def final(self, learner: str) -> float:
+        """Mean accuracy over all tasks after the last."""
+        return float(np.mean([value for value in self.accuracy[learner][-1] if value is not None]))
+
+
+def digit_pairs(device: torch.device) -> list[DigitPair]:
+    """Scikit-learn's digits as five tasks, a quarter of each kept for the test."""
+    digits = load_digits()
+    images = (torch.tensor(digits.images, dtype=torch.float32, device=device)[:, None] / 16 - 0.5) / 0.25
+    labels = torch.tensor(digits.target, device=device)
+    tasks = []
+    for first in range(0, 10, 2):
+        members = np.flatnonzero(digits.target // 2 == first // 2)
+        train, test = train_test_split(members, test_size=0.25, random_state=0, stratify=digits.target[members])
+        parts = [(images[part], labels[part] - first) for part in (train, test)]
+        tasks.append(DigitPair(f"{first} or {first + 1}", *parts))
+    return tasks
+
+
+def new_head(features: int) -> nn.Sequential:
+    """A small classifier of two classes; the layer norm makes unit-norm features easy to learn from."""
+    norm = nn.LayerNorm(features, elementwise_affine=False)
+    return nn.Sequential(norm, nn.Linear(features, 60), nn.LeakyReLU(), nn.Linear(60, 2))
+
+
+def learn(
+    task: DigitPair, encode: Callable[[Tensor], Tensor], encoder: nn.Module | None, head: nn.Module, epochs: int
+) -> None:
+    """Train an encoder, if there is one, and a task's head on that task."""
+    images, labels = task.train
+    modules = [head] if encoder is None else [head, encoder]
+    for module in modules:
+        module.train()
+    optimizer = torch.optim.AdamW([weight for module in modules for weight in module.parameters()], LEARNING_RATE)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(images)).to(images.device).split(BATCH):
+            loss = F.cross_entropy(head(encode(images[batch])), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for module in modules:
+        module.eval()
+
+
+@torch.no_grad()
+def accuracies(tasks: list[DigitPair], encode: Callable[[Tensor], Tensor], heads: nn.ModuleList) -> list[float | None]:
+    """Test accuracy in percent of every task that has a head, None for the others."""
+    right = [
+        (head(encode(task.test[0])).argmax(1) == task.test[1]).double().mean().item() * 100
+        for task, head in zip(tasks, heads, strict=False)
+    ]
+    return [*right, *[None] * (len(tasks) - len(heads))]
+
+
+def train(settings: DemoSettings, console: Console) -> DemoRun:
+    """Take the network and the control through all tasks."""
+    device = find_device(settings.device)
+    tasks = digit_pairs(device)
+    start = time.perf_counter()
+    torch.manual_seed(settings.seed)
+    network = HashRoutedNetwork((1, 8, 8), seed=settings.seed).to(device)
+    # Each learner: how it encodes, what of it is trained beside the heads, and its heads.
+    learners: dict[str, tuple[Callable[[Tensor], Tensor], nn.Module | None, nn.ModuleList]] = {
+        "hrn": (lambda images: network(images).features, network, nn.ModuleList()),
+        "hash-only": (network.image_hash.normalised, None, nn.ModuleList()),
+    }
+    accuracy: dict[str, list[list[float | None]]] = {name: [] for name in learners}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=len(tasks) * len(learners))
+        for task in tasks:
+            for name, (encode, encoder, heads) in learners.items():
+                progress.update(bar, description=f"{name} learns {task.name}")
+                heads.append(new_head(network.features).to(device))
+                learn(task, encode, encoder, heads[-1], settings.epochs)
+                accuracy[name].append(accuracies(tasks, encode, heads))
+                progress.advance(bar)
+    return DemoRun(
+        [task.name for task in tasks], accuracy, network, learners["hrn"][2], time.perf_counter() - start
+    )
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this name; an error if it is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(
+            f"--device is {name!r}, which this machine does not have or does not know: "
+            "expected auto, cpu, or an accelerator that torch sees; leave it out to let hashroute choose"
+        ) from None
+    return device
+
+
+def run_demo(settings: DemoSettings, command: str, console: Console) -> Path:
+    """Train, show and save; returns the run's folder, which appears whole or not at all."""
+    if settings.epochs < 1:
+        raise ValueError(f"--epochs is {settings.epochs}: expected at least 1")
+    unfinished = settings.output / f".demo-{time.time_ns()}"
+    unfinished.mkdir(parents=True)  # before the work: an unwritable folder should not cost a run
+    try:
+        run = train(settings, console)
+        save(run, settings, command, unfinished)
+        folder = free_name(settings.output / f"demo-seed{settings.seed}")
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    show(run, console)
+    console.print(f"saved in [bold]{folder}[/bold]", highlight=False, soft_wrap=True)
+    return folder
+
+
+def free_name(folder: Path) -> Path:
+    """This folder, or the first of folder-2, folder-3, ... that does not exist."""
+    number, candidate = 1, folder
+    while candidate.exists():
+        number += 1
+        candidate = folder.with_name(f"{folder.name}-{number}")
+    return candidate
+
+
+def save(run: DemoRun, settings: DemoSettings, command: str, folder: Path) -> None:
+    """settings.json, result.json and model.safetensors (the network and its heads)."""
+    described = {**asdict(settings), "output": str(settings.output), "network": run.network.config}
+    learners: dict[str, Any] = {
+        name: {"seeds": [settings.seed], "accuracy": [rows]} for name, rows in run.accuracy.items()
+    }
+    learners["hrn"]["usage"] = run.network.bases.usage.tolist()
+    result = {"scenario": "digits", "tasks": run.tasks, "command": command, "learners": learners}
+    (folder / "settings.json").write_text(json.dumps(described, indent=1) + "\n")
+    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    model = nn.ModuleDict({"network": run.network, "heads": run.heads})
+    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / "model.safetensors")
+
+
+def show(run: DemoRun, console: Console) -> None:
+    """The accuracy of every task after every task, both learners side by side."""
+    tables = []
+    for name, rows in run.accuracy.items():
+        table = Table(title=f"{name}: test accuracy, %", title_justify="left", header_style="")
+        table.add_column("after learning")
+        for task in run.tasks:
+            table.add_column(task.replace(" or ", "/"), justify="right")
+        for task, row in zip(run.tasks, rows, strict=True):
+            table.add_row(task, *("" if value is None else f"{value:.1f}" for value in row))
+        tables.append(table)
+    console.print(Columns(tables, padding=(0, 3)))
+    finals = ", ".join(f"{name} {run.final(name):.1f} %" for name in run.accuracy)
+    used = int((run.network.bases.usage > 0).sum())
+    console.print(
+        f"after the last task, mean over all: {finals}; "
+        f"{used} of {len(run.network.units)} units in use; {run.seconds:.0f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
