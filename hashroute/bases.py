@@ -23,7 +23,7 @@ class Selection(NamedTuple):
     units: Tensor
     """(n,) the chosen unit, -1 where no unit was free."""
     bases: Tensor
-    """(b, m, s) the bases that were met: of each chosen unit, and of one that changed meanwhile also as it was before."""
+    """(b, m, s) the bases that were met: of each chosen unit, and what they were before they changed."""
     basis: Tensor
     """(n,) which of these each vector met: its unit's, before it changed anything itself."""
     fresh: Tensor | None
@@ -154,7 +154,7 @@ class Bases(nn.Module):
         return Selection(units, torch.cat([torch.stack(earlier), last.bases]), basis, fresh)
 
     def _first_change(self, best: Tensor, units: Tensor) -> int | None:
-        """The first of the vectors at hand that changes a basis. best: (n,) the largest |p|^2, -1 if no unit is free."""
+        """The first of these vectors that changes a basis. best: (n,) the largest |p|^2, -1 if no unit is free."""
         changing = (best < self.tau_expand**2) & (self.ranks[units] < self.size)
         if (self.ranks == 0).any():
             changing |= best < self.tau_empty**2

@@ -99,9 +99,11 @@ class HashRoutedNetwork(nn.Module):
         for name, value in (("tau_depth", tau_depth), ("tau_empty", tau_empty), ("tau_expand", tau_expand)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value}: expected a number from 0 to 1")
-        for name, number in (("features", features), ("basis_size", basis_size), ("depth", depth), ("the number of levels", self.levels)):
+        for name, number in (("features", features), ("basis_size", basis_size)):
             if number < 1:
                 raise ValueError(f"{name} is {number}: expected at least 1")
+        if self.levels < 1:
+            raise ValueError(f"depth is {depth}: expected at least {1 if last_residue else 2}")
         if not aging_rate > 1:
             raise ValueError(f"aging_rate is {aging_rate}: expected a number above 1")
         if not max_age > 0:
@@ -112,8 +114,8 @@ class HashRoutedNetwork(nn.Module):
             raise ValueError(f"image_shape is {self.image_shape}: expected (channels, height, width)")
         if len(units) < self.levels:
             raise ValueError(
-                f"there are {len(units)} units for depth {depth}: expected at least {self.levels}, because a path never "
-                "visits a unit twice; add units or lower depth"
+                f"there are {len(units)} units for depth {depth}: expected at least {self.levels}, because a path "
+                "never visits a unit twice; add units or lower depth"
             )
         self.max_channels = max([self.image_shape[0], *(spec.channels_out for spec in units)])
         self.image_hash = FeatureHash(features, _seed(seed, 0))
@@ -158,7 +160,8 @@ class HashRoutedNetwork(nn.Module):
     def forward(self, images: Tensor) -> Routing:
         """images: (n, channels, height, width), floating point. In train mode bases evolve; in eval nothing changes."""
         if torch.compiler.is_compiling():  # the way depends on the data: there is no graph to compile
-            return torch.compiler.disable(self._route)(images)
+            routing: Routing = torch.compiler.disable(self._route)(images)
+            return routing
         return self._route(images)
 
     def _route(self, images: Tensor) -> Routing:
@@ -315,7 +318,9 @@ class HashRoutedNetwork(nn.Module):
     def _check_channels(self, units: Sequence[ConvUnit]) -> None:
         """Every unit must be able to take what the image and every other unit gives."""
         for taker in units:
-            rule = f"multiples of {taker.in_channels}" if self.channels == "chunk-sum" else f"at most {taker.in_channels}"
+            rule = (
+                f"multiples of {taker.in_channels}" if self.channels == "chunk-sum" else f"at most {taker.in_channels}"
+            )
             sources = [("the image", self.image_shape[0])]
             sources += [(giver.name, giver.spec.channels_out) for giver in units if giver is not taker]
             for name, channels in sources:
@@ -340,7 +345,8 @@ class HashRoutedNetwork(nn.Module):
             raise ValueError(f"images are {images.dtype}: expected {expected}; convert them with images.to({expected})")
         if not self.training and not self.bases.ranks.any():
             raise ValueError(
-                "this network is in eval mode, but no unit has a basis yet: pass data in train mode first, or load a state"
+                "this network is in eval mode, but no unit has a basis yet: "
+                "pass data in train mode first, or load a state"
             )
 
     def _parameter_group(self, optimizer: Optimizer) -> list[nn.Parameter]:
@@ -367,7 +373,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def _scale_gradient(values: Tensor, factors: Tensor) -> Tensor:
-    scaled: Tensor = _ScaleGradient.apply(values, factors)
+    scaled: Tensor = _ScaleGradient.apply(values, factors)  # type: ignore[no-untyped-call]
     return scaled
 
 

@@ -1,7 +1,7 @@
 """The paper, one sample at a time, in plain loops: slow, literal, the oracle that the fast code is tested against.
 
-It shares the hash tables and the weights with a HashRoutedNetwork and nothing else: bases, counters and ages are its own.
-Where the paper leaves something open, a comment says what was settled.
+It shares the hash tables and the weights with a HashRoutedNetwork and nothing else: bases, counters and ages are its
+own. Where the paper leaves something open, a comment says what was settled.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Reference:
 
     def convolve(self, unit: ConvUnit, y: Tensor, scale: float) -> Tensor:
         """f_k(y), this sample's share of the weight gradient times min(1, |r|). y: (channels, height, width)."""
-        weights = dict(unit.named_parameters())
+        weights: dict[str, Tensor] = dict(unit.named_parameters())
         if self.network.gradient_regularisation and self.network.training:
             weights = {name: scaled_gradient(weight, scale) for name, weight in weights.items()}
         y = y[None]

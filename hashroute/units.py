@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -140,8 +140,8 @@ class _Block(nn.Module):
         height, width = maps.shape[2:]
         if min(height, width) + 2 * padding < side:
             raise ValueError(
-                f"{self.name} got a map of {height} x {width}, too small for its {what} of {side} x {side} with padding "
-                f"{padding}: use larger images, a smaller kernel or stride, more padding or less depth"
+                f"{self.name} got a map of {height} x {width}, too small for its {what} of {side} x {side} with "
+                f"padding {padding}: use larger images, a smaller kernel or stride, more padding or less depth"
             )
 
 
@@ -169,4 +169,4 @@ def _dropout_mask(maps: Tensor, rate: float) -> Tensor:
     return mask.mul_(2**16 / kept).to(maps.dtype)
 
 
-_ACTIVATIONS = {"leaky_relu": F.leaky_relu, "relu": F.relu}
+_ACTIVATIONS: dict[str, Callable[..., Tensor]] = {"leaky_relu": F.leaky_relu, "relu": F.relu}

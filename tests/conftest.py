@@ -1,5 +1,44 @@
 """What several tests share."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
+from torch import Tensor
+
+from hashroute import HashRoutedNetwork, UnitSpec
 
 torch.set_num_threads(1)
+
+SMALL_UNITS = (
+    UnitSpec(4, 3, 1, 1, norm_groups=1),
+    UnitSpec(6, 3, 2, 1),
+    UnitSpec(3, 2, 1, 1, max_pool=2),
+    UnitSpec(4, 3, 2, 1, norm_groups=2),
+)
+
+
+def small_network(*, seed: int = 0, **settings: Any) -> HashRoutedNetwork:
+    """Four small units for 8 x 8 images of two channels."""
+    torch.manual_seed(seed)
+    return HashRoutedNetwork((2, 8, 8), **{"units": SMALL_UNITS, "features": 32, "seed": seed, **settings})
+
+
+def some_images(n: int = 16, seed: int = 0) -> Tensor:
+    return torch.randn(n, 2, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def train(network: HashRoutedNetwork, steps: int = 20, seed: int = 0, optimizer: Any = None) -> list[float]:
+    """A few steps on a made-up task; returns the losses."""
+    optimizer = optimizer or torch.optim.Adam(network.parameters(), 1e-2)
+    target = torch.randn(network.features, generator=torch.Generator().manual_seed(seed))
+    losses = []
+    for step in range(steps):
+        loss = (network(some_images(seed=1000 * seed + step)).features @ target - 1).square().mean()
+        optimizer.zero_grad()
+        if loss.requires_grad:
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses

@@ -1,0 +1,40 @@
+# Every target works from a fresh clone. The environment is rebuilt when what it is made from changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-slow lint bench images clean
+
+demo: $(VENV)/installed
+	$(BIN)/hashroute demo
+
+test: $(VENV)/developing
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/developing
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/developing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/developing
+	$(BIN)/python benchmarks/speed.py
+
+images: $(VENV)/developing  # the pictures in docs/images
+	$(BIN)/python docs/make_images.py
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/developing: $(VENV)/installed
+	$(PIP) --editable ".[plots,test,lint]"
+	touch $@
