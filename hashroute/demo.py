@@ -177,7 +177,7 @@ def run_demo(settings: DemoSettings, command: str, console: Console) -> Path:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     show(run, console)
-    console.print(f"saved in [bold]{folder}[/bold]", highlight=False, soft_wrap=True)
+    console.print(f"saved in {folder}", markup=False, highlight=False, soft_wrap=True)
     return folder
 
 

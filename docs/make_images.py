@@ -1,0 +1,104 @@
+"""The pictures of README: what `hashroute demo` prints, and one digit's way through the network it trained.
+
+usage: python docs/make_images.py      (make images)
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import ConnectionPatch
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+
+from hashroute.demo import DemoRun, DemoSettings, digit_pairs, show, train
+
+IMAGES = Path(__file__).parent / "images"
+SHOWN = (3, 0)
+"""Which digit the second picture follows: a task, and a test image of it."""
+BLUE, GREY, LIGHT = "#0072B2", "#9a9a9a", "#dddddd"
+
+
+def draw_terminal(run: DemoRun) -> None:
+    console = Console(record=True, width=122, file=io.StringIO(), force_terminal=True)
+    console.print("[bold]$ hashroute demo[/bold]", highlight=False)
+    show(run, console)
+    console.save_svg(str(IMAGES / "demo.svg"), title="hashroute demo", theme=MONOKAI)
+
+
+def draw_way(run: DemoRun) -> None:
+    """The image, and at every level the projections on all units, the chosen one, and what it makes of the map."""
+    network = run.network.eval()
+    image = digit_pairs(torch.device("cpu"))[SHOWN[0]].test[0][SHOWN[1] : SHOWN[1] + 1]
+    routing = network(image)
+    path = routing.paths[0].tolist()
+    hashed, maps, used = network.image_hash.normalised(image), image, []
+
+    figure, axes = plt.subplots(2, 4, figsize=(10, 4.6), height_ratios=(1, 1.1), layout="constrained")
+    show_map(axes[0, 0], maps[0, 0], "image")
+    for level, unit in enumerate(path):
+        projections = torch.linalg.vector_norm(network.bases.vectors @ hashed[0], dim=1)
+        colours = [BLUE if k == unit else LIGHT if k in used else GREY for k in range(len(projections))]
+        bars = axes[1, level].bar(range(len(projections)), projections, color=colours)
+        for k in used:
+            bars[k].set_hatch("//")
+        residue = float(routing.residue_l2[0, level])
+        axes[1, level].set(
+            title=f"its hash: unit {unit} fits best,\nresidue {residue:.2f}",
+            xticks=range(len(projections)),
+            xlabel="unit",
+            ylim=(0, 1),
+        )
+        if level == 0:
+            axes[1, 0].set_ylabel("projection of the hash")
+        used.append(unit)
+        if level < len(path) - 1:
+            maps = network.units[unit](maps).detach()
+            hashed = network.hashes[unit].normalised(maps)
+            show_map(axes[0, level + 1], mosaic(maps[0]), f"after unit {unit}")
+    features = routing.features[0].detach()
+    axes[1, 3].plot(features, color=BLUE, linewidth=0.6)
+    axes[1, 3].set(title="features: the sum\nof the three residues", xlabel="feature")
+    axes[0, 3].axis("off")
+    for level in range(2):
+        arrow(axes[0, level], axes[0, level + 1])
+    arrow(axes[1, 2], axes[1, 3])
+    for axis in axes.flat:
+        axis.spines[["top", "right"] if axis in axes[1] else ["top", "right", "bottom", "left"]].set_visible(False)
+        axis.title.set_fontsize(9)
+        axis.tick_params(labelsize=8)
+    figure.savefig(IMAGES / "way.png", dpi=150)
+
+
+def mosaic(maps: torch.Tensor) -> torch.Tensor:
+    """All channels as tiles of one picture, four in a row."""
+    channels, height, width = maps.shape
+    padded = torch.nn.functional.pad(maps, (0, 1, 0, 1), value=float("nan"))
+    return padded.view(channels // 4, 4, height + 1, width + 1).permute(0, 2, 1, 3).reshape(-1, 4 * (width + 1))
+
+
+def show_map(axis: Axes, pixels: torch.Tensor, title: str) -> None:
+    axis.imshow(pixels, cmap="viridis")
+    axis.set(title=title, xticks=[], yticks=[])
+
+
+def arrow(start: Axes, end: Axes) -> None:
+    """From the right edge of one picture to the left edge of the next."""
+    ends = {"coordsA": "axes fraction", "coordsB": "axes fraction", "axesA": start, "axesB": end}
+    style = {"arrowstyle": "-|>", "mutation_scale": 16, "color": GREY, "linewidth": 1.5}
+    start.figure.add_artist(ConnectionPatch((1.03, 0.5), (-0.16, 0.5), **ends, **style))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    IMAGES.mkdir(exist_ok=True)
+    finished = train(DemoSettings(), Console())
+    draw_terminal(finished)
+    draw_way(finished)
