@@ -8,8 +8,12 @@ from collections.abc import Sequence
 
 import tyro
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 import hashroute
+from hashroute.data import DATASETS, data_folder, dataset_status, load_dataset
+from hashroute.data.files import VARIABLE
 from hashroute.demo import DemoSettings, run_demo
 
 DESCRIPTION = """Continual learning with hash-routed networks: one model that learns task after task.
@@ -29,6 +33,28 @@ def demo(settings: tyro.conf.OmitArgPrefixes[DemoSettings]) -> None:
     run_demo(settings, shlex.join(["hashroute", *sys.argv[1:]]), Console())
 
 
+@app.command
+def data(download: tyro.conf.Positional[tuple[str, ...]] = ()) -> None:
+    """List the image data sets: what is there, what is missing and how to get it.
+
+    Args:
+        download: Data sets to download first if they are missing, by name; `all` for all of them.
+    """
+    console = Console()
+    for name in DATASETS if download == ("all",) else download:
+        load_dataset(name, progress=sys.stderr.isatty())
+    table = Table("data set", "what is there", header_style="")
+    for name in DATASETS:
+        status = dataset_status(name)
+        if status.sizes:
+            said = "{:,} images to train on, {:,} to test on".format(*status.sizes)
+        else:
+            said = status.problem or f"missing: {', '.join(status.missing)}; get it with: hashroute data {name}"
+        table.add_row(name, Text(said))
+    console.print(table)
+    console.print(f"folder: {data_folder()} (set {VARIABLE} to use another)", markup=False, soft_wrap=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code. A user's mistake is one line on standard error, and code 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -38,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         app.cli(prog="hashroute", description=DESCRIPTION, args=arguments or ["--help"])
     except (ValueError, OSError) as error:
-        message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        message = str(error)
+        if isinstance(error, OSError) and error.filename:
+            message = f"{error.filename}: {error.strerror}"
         print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -46,6 +46,8 @@ class DemoSettings:
 BATCH = 16
 HEAD_RATE = 1e-3
 ENCODER_RATE = 1e-4
+NETWORK: dict[str, Any] = {"basis_size": 16, "tau_expand": 0.5, "max_age": float("inf")}
+"""Larger bases that grow but never replace a vector, so that old tasks keep their paths (see docs/findings.md)."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,7 @@ def train(settings: DemoSettings, console: Console) -> DemoRun:
     tasks = digit_pairs(device)
     start = time.perf_counter()
     torch.manual_seed(settings.seed)
-    # Bases of 16 vectors hold their ground better than the default's 3: chosen on a part of the training images.
-    network = HashRoutedNetwork((1, 8, 8), basis_size=16, tau_expand=0.5, seed=settings.seed).to(device)
+    network = HashRoutedNetwork((1, 8, 8), **NETWORK, seed=settings.seed).to(device)
     # Each learner: how it encodes, what of it is trained beside the heads, and its heads.
     learners: dict[str, tuple[Callable[[Tensor], Tensor], nn.Module | None, nn.ModuleList]] = {
         "hrn": (lambda images: network(images).features, network, nn.ModuleList()),

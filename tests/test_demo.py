@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import hashroute
-from hashroute.demo import DemoRun, DemoSettings, digit_pairs, new_head, train
+from hashroute.demo import NETWORK, DemoRun, DemoSettings, digit_pairs, new_head, train
 from hashroute.network import HashRoutedNetwork
 
 COMMAND = [sys.executable, "-m", "hashroute"]
@@ -92,7 +92,7 @@ def demo(seed: int, epochs: int) -> DemoRun:
 def test_every_unit_that_convolved_for_some_sample_learned() -> None:
     run = demo(0, 1)
     torch.manual_seed(0)
-    fresh = HashRoutedNetwork((1, 8, 8), basis_size=16, tau_expand=0.5, seed=0)
+    fresh = HashRoutedNetwork((1, 8, 8), **NETWORK, seed=0)
     convolved = set()
     for task in digit_pairs(torch.device("cpu")):
         paths = run.network(task.train[0]).paths.tolist()

@@ -1,0 +1,236 @@
+"""Data files are found, read, checked and never half used."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import http.server
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import savemat
+
+from hashroute.data import DATASETS, data_folder, dataset_status, load_dataset
+from hashroute.data.files import Source, _download
+from hashroute.data.readers import read_cifar_split, read_idx_split, read_pickle, read_svhn_split
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    path.write_bytes(gzip.compress(head + array.tobytes(), 1))
+
+
+def idx_pair(folder: Path, n: int = 30, labels: int | None = None, side: int = 28) -> tuple[Path, Path]:
+    images, names = folder / "images.gz", folder / "labels.gz"
+    write_idx(images, np.arange(n * side * side, dtype=np.uint64).reshape(n, side, side).astype(np.uint8))
+    write_idx(names, (np.arange(labels or n) % 10).astype(np.uint8))
+    return images, names
+
+
+def cifar_file(folder: Path, n: int = 20, top: int = 99) -> Path:
+    path = folder / "train"
+    labels = np.linspace(0, top, n).astype(int).tolist()
+    pixels = np.arange(n * 3072).reshape(n, 3072).astype(np.uint8)
+    path.write_bytes(pickle.dumps({b"data": pixels, b"fine_labels": labels, b"coarse_labels": labels}, protocol=2))
+    return path
+
+
+def svhn_file(folder: Path, n: int = 25, first: int = 1) -> Path:
+    path = folder / "train_32x32.mat"
+    pixels = np.arange(32 * 32 * 3 * n).reshape(32, 32, 3, n).astype(np.uint8)
+    savemat(path, {"X": pixels, "y": (np.arange(n) % 10 + first)[:, None]}, do_compression=True)
+    return path
+
+
+def test_idx(tmp_path: Path) -> None:
+    split = read_idx_split(*idx_pair(tmp_path), count=30)
+    assert split.images.shape == (30, 1, 28, 28)
+    assert split.images.dtype == torch.uint8
+    assert split.images[1, 0, 0, 3] == (784 + 3) % 256
+    assert split.labels.tolist() == [i % 10 for i in range(30)]
+
+
+def test_cifar(tmp_path: Path) -> None:
+    split = read_cifar_split(cifar_file(tmp_path), count=20)
+    assert split.images.shape == (20, 3, 32, 32)
+    assert split.images[2, 1, 4, 5] == (2 * 3072 + 1024 + 4 * 32 + 5) % 256
+
+
+def test_svhn_turns_label_ten_into_zero_and_takes_any_number(tmp_path: Path) -> None:
+    split = read_svhn_split(svhn_file(tmp_path))
+    assert split.images.shape == (25, 3, 32, 32)
+    assert split.labels.tolist() == [(i + 1) % 10 for i in range(25)]
+    assert split.images[7, 2, 4, 5] == (((4 * 32 + 5) * 3 + 2) * 25 + 7) % 256
+
+
+def broken_idx(folder: Path, how: str) -> None:
+    images, labels = idx_pair(folder, labels=29 if how == "counts" else None, side=27 if how == "shape" else 28)
+    if how == "truncated":
+        images.write_bytes(images.read_bytes()[:-20])
+    if how == "flipped":
+        content = bytearray(images.read_bytes())
+        content[len(content) // 2] ^= 255
+        images.write_bytes(content)
+    if how == "not gzip":
+        images.write_bytes(b"hello")
+    if how == "not idx":
+        images.write_bytes(gzip.compress(b"hello"))
+    if how == "short":
+        write_idx(labels, np.zeros(10, np.uint8))
+    read_idx_split(images, labels, count=40 if how == "number" else 30)
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "not gzip", "not idx", "short", "counts", "shape", "number"])
+def test_a_broken_idx_file_is_named(how: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"(images|labels).gz cannot be used: .*; delete it") as error:
+        broken_idx(tmp_path, how)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("how", ["truncated", "labels", "number", "other pickle", "no pickle"])
+def test_a_broken_cifar_file_is_named(how: str, tmp_path: Path) -> None:
+    path = cifar_file(tmp_path, top=100 if how == "labels" else 99)
+    if how == "truncated":
+        path.write_bytes(path.read_bytes()[:-1000])
+    if how == "other pickle":
+        path.write_bytes(pickle.dumps({"a": 1}))
+    if how == "no pickle":
+        path.write_bytes(b"hello")
+    with pytest.raises(ValueError, match="train cannot be used: "):
+        read_cifar_split(path, count=21 if how == "number" else 20)
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch harmed",)
+
+
+def test_a_pickle_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").write_bytes(pickle.dumps({"data": Harmful()}))
+    with pytest.raises(ValueError, match=r"train cannot be used: .*system, which no data file needs"):
+        read_pickle(tmp_path / "train")
+    assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.parametrize("how", ["truncated", "labels", "no mat", "empty"])
+def test_a_broken_svhn_file_is_named(how: str, tmp_path: Path) -> None:
+    path = svhn_file(tmp_path, first=2 if how == "labels" else 1)
+    if how == "truncated":
+        path.write_bytes(path.read_bytes()[:-300])
+    if how == "no mat":
+        path.write_bytes(b"hello")
+    if how == "empty":
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"train_32x32\.mat cannot be used: "):
+        read_svhn_split(path)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A web server on this machine, and the folder that it serves."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{running.server_address[1]}/"
+        running.shutdown()
+
+
+def test_a_missing_file_is_downloaded_and_its_sum_checked(server: tuple[Path, str], tmp_path: Path) -> None:
+    served, address = server
+    (served / "a.gz").write_bytes(b"content")
+    right = hashlib.md5(b"content").hexdigest()
+    _download(Source(address + "a.gz", right, ("a.gz",)), tmp_path / "data", progress=False)
+    assert (tmp_path / "data" / "a.gz").read_bytes() == b"content"
+    with pytest.raises(
+        FileNotFoundError, match=r"a\.gz could not be downloaded .*get http.*/a.gz by other means and put it"
+    ):
+        _download(Source(address + "a.gz", "0" * 32, ("a.gz",)), tmp_path / "other", progress=False)
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_an_archive_is_laid_out(server: tuple[Path, str], tmp_path: Path) -> None:
+    served, address = server
+    (served / "inside").write_bytes(b"content")
+    with tarfile.open(served / "set.tar.gz", "w:gz") as tar:
+        tar.add(served / "inside", "cifar-100-python/train")
+    md5 = hashlib.md5((served / "set.tar.gz").read_bytes()).hexdigest()
+    folder = tmp_path / "cifar-100-python"
+    _download(Source(address + "set.tar.gz", md5, ("train",)), folder, progress=False)
+    assert [path.name for path in folder.iterdir()] == ["train"]
+    assert (folder / "train").read_bytes() == b"content"
+
+
+def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HASHROUTE_DATA": str(folder), "COLUMNS": "200", "http_proxy": "", "https_proxy": ""}
+    command = [sys.executable, "-m", "hashroute", "data", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def test_the_list_says_what_is_there_and_what_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "svhn"
+    folder.mkdir()
+    svhn_file(folder)
+    (folder / "train_32x32.mat").rename(folder / "test_32x32.mat")
+    svhn_file(folder, n=40)
+    (tmp_path / "cifar-100-python").mkdir()
+    for name in ("train", "test", "meta"):
+        (tmp_path / "cifar-100-python" / name).write_bytes(b"broken")
+    shown = run_command(tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "40 images to train on, 25 to test on" in shown.stdout
+    assert "get it with: hashroute data mnist" in shown.stdout
+    assert "cifar-100-python/train cannot be used" in shown.stdout.replace("\n", "")
+    assert str(tmp_path) in shown.stdout
+
+
+def test_a_data_set_nobody_knows(tmp_path: Path) -> None:
+    shown = run_command(tmp_path, "imagenet")
+    assert shown.returncode == 2
+    assert shown.stderr == (
+        "hashroute: there is no data set 'imagenet': expected one of mnist, fashion-mnist, cifar-100, svhn\n"
+    )
+
+
+def test_the_folder_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HASHROUTE_DATA", str(tmp_path))
+    assert data_folder() == tmp_path
+    monkeypatch.delenv("HASHROUTE_DATA")
+    assert data_folder().parts[-2:] == ("hashroute", "data")
+
+
+KNOWN = {  # mean of the training pixels, and images of class 0
+    "mnist": ([0.1307], 5923),
+    "fashion-mnist": ([0.2860], 6000),
+    "cifar-100": ([0.50708, 0.48655, 0.44092], 500),
+    "svhn": ([0.4377, 0.4438, 0.4728], None),
+}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_real_files(name: str) -> None:
+    if dataset_status(name).missing:
+        pytest.skip(f"{name} is not in {data_folder()}")
+    dataset = load_dataset(name)
+    mean, zeros = KNOWN[name]
+    found = dataset.train.images.double().mean((0, 2, 3)) / 255
+    assert found.tolist() == pytest.approx(mean, abs=0.003)
+    assert zeros is None or int((dataset.train.labels == 0).sum()) == zeros
+    assert len(dataset.class_names) == int(dataset.train.labels.max()) + 1
