@@ -126,6 +126,7 @@ def accuracies(tasks: list[DigitPair], encode: Callable[[Tensor], Tensor], heads
 def train(settings: DemoSettings, console: Console) -> DemoRun:
     """Take the network and the control through all tasks."""
     device = find_device(settings.device)
+    torch.set_num_threads(1)  # batches this small gain nothing from more, and lose a lot on a busy machine
     tasks = digit_pairs(device)
     start = time.perf_counter()
     torch.manual_seed(settings.seed)
