@@ -31,7 +31,6 @@ clean:
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch==2.13.0
 	$(PIP) --editable .
 	touch $@
 

@@ -25,17 +25,22 @@ class Selection(NamedTuple):
     bases: Tensor
     """(b, m, s) the bases that were met: of each chosen unit, and what they were before they changed."""
     basis: Tensor
-    """(n,) which of these each vector met: its unit's, before it changed anything itself."""
-    fresh: Tensor | None
-    """(n,) true where the vector initialised its unit, so that nothing of it is left; None if none did."""
+    """(n,) which of these each vector met: its unit's, before it changed anything; or the one that it initialised."""
 
-    def residues(self, hashed: Tensor) -> Tensor:
-        """r = h - B'B h of each vector over the basis it met. hashed: (n, s)."""
+    def residues(self, hashed: Tensor) -> tuple[Tensor, Tensor]:
+        """r = h - B'B h of each vector over the basis it met, and |r|, detached. hashed: (n, s).
+
+        Where next to nothing is left, as of a vector that initialised its unit, r is 0: noise has no direction.
+        """
         rows = self.bases.flatten(0, 1)
         own = torch.arange(len(self.bases), device=rows.device) == self.basis[:, None]
         projection = (hashed @ rows.T) * own.repeat_interleave(self.bases.shape[1], 1)
         residues = torch.addmm(hashed, projection, rows, alpha=-1)
-        return residues if self.fresh is None else residues.masked_fill(self.fresh[:, None], 0.0)
+        sizes = torch.linalg.vector_norm(residues.detach(), dim=1)
+        nothing = sizes < NEGLIGIBLE
+        if nothing.any():
+            residues, sizes = residues.masked_fill(nothing[:, None], 0.0), sizes.masked_fill(nothing, 0.0)
+        return residues, sizes
 
 
 class Bases(nn.Module):
@@ -118,32 +123,31 @@ class Bases(nn.Module):
     def _selection(self, units: Tensor) -> Selection:
         """What was selected, if no basis has changed."""
         chosen, basis = units.unique(return_inverse=True)
-        return Selection(units, self.vectors[chosen], basis, None)
+        return Selection(units, self.vectors[chosen], basis)
 
     def _evolve(self, hashed: Tensor, projections: Tensor, strength: Tensor, units: Tensor, first: int) -> Selection:
         """Walk from change to change; between two changes nothing depends on the order."""
-        fresh = torch.zeros_like(units, dtype=torch.bool)
         met = torch.full_like(units, -1)  # which of the bases in `earlier` a vector met, -1 for its unit's last one
         earlier: list[Tensor] = []
         start, change = 0, first
         while True:
             self._age(units[start:change], projections[start:change])
-            unit = self._unit_to_initialise(float(strength[change].max()))
-            if unit is None:
-                unit = int(units[change])
-            else:
-                units[change], fresh[change] = unit, True
-            so_far = slice(change + 1)
-            met[so_far].masked_fill_((units[so_far] == unit) & (met[so_far] < 0), len(earlier))
-            earlier.append(self.vectors[unit].clone())
-            self._change(unit, hashed[change], bool(fresh[change]))
-
             start = change + 1
+            unit = self._unit_to_initialise(float(strength[change].max()))
+            if unit is not None:
+                units[change] = unit
+                self._initialise(unit, hashed[change])
+                strength[start:, unit] = 0.0  # nobody has used it yet, so it is free for all
+            else:
+                unit = int(units[change])
+                met[:start].masked_fill_((units[:start] == unit) & (met[:start] < 0), len(earlier))
+                earlier.append(self.vectors[unit].clone())
+                self._expand_and_age(unit, hashed[change])
+
             column = hashed[start:] @ self.vectors[unit].T
             projections[start:, unit] = column
-            # Nobody has used a unit that was empty until now; any other stays blocked where it was.
-            blocked = (strength[start:, unit] < 0) & ~fresh[change]
-            strength[start:, unit] = column.square().sum(1).masked_fill(blocked, -1.0)
+            used = strength[start:, unit] < 0
+            strength[start:, unit] = column.square().sum(1).masked_fill(used, -1.0)
             best, units[start:] = strength[start:].max(1)
             if (offset := self._first_change(best, units[start:])) is None:
                 break
@@ -151,7 +155,7 @@ class Bases(nn.Module):
         self._age(units[start:], projections[start:])
         last = self._selection(units)
         basis = torch.where(met < 0, last.basis + len(earlier), met)
-        return Selection(units, torch.cat([torch.stack(earlier), last.bases]), basis, fresh)
+        return Selection(units, torch.cat([*(basis[None] for basis in earlier), last.bases]), basis)
 
     def _first_change(self, best: Tensor, units: Tensor) -> int | None:
         """The first of these vectors that changes a basis. best: (n,) the largest |p|^2, -1 if no unit is free."""
@@ -172,16 +176,17 @@ class Bases(nn.Module):
             return None
         return int(empty[int(integer_hash(self.seed, int(self.initialisations))[0]) % len(empty)])
 
-    def _change(self, unit: int, vector: Tensor, fresh: bool) -> None:
-        """Let one vector initialise, or expand and age, the basis of its unit (Algorithms 2, 3, 4)."""
+    def _initialise(self, unit: int, vector: Tensor) -> None:
+        """Give an empty unit its first vector (Algorithm 2)."""
+        self.usage[unit] += 1
+        self.initialisations += 1
+        self.vectors[unit, 0] = vector
+        self.ranks[unit] = 1
+
+    def _expand_and_age(self, unit: int, vector: Tensor) -> None:
+        """Let one vector expand the basis of its unit, or not, and age it (Algorithms 3 and 4)."""
         self.usage[unit] += 1
         basis = self.vectors[unit]
-        if fresh:
-            basis[0] = vector
-            self.ranks[unit] = 1
-            self.initialisations += 1
-            return
-
         rank = int(self.ranks[unit])
         projection = basis[:rank] @ vector
         residue = vector - projection @ basis[:rank]

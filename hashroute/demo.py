@@ -117,7 +117,7 @@ def learn(
 def accuracies(tasks: list[DigitPair], encode: Callable[[Tensor], Tensor], heads: nn.ModuleList) -> list[float | None]:
     """Test accuracy in percent of every task that has a head, None for the others."""
     right = [
-        (head(encode(task.test[0])).argmax(1) == task.test[1]).double().mean().item() * 100
+        (head(encode(task.test[0])).argmax(1) == task.test[1]).float().mean().item() * 100
         for task, head in zip(tasks, heads, strict=False)
     ]
     return [*right, *[None] * (len(tasks) - len(heads))]
@@ -153,7 +153,7 @@ def train(settings: DemoSettings, console: Console) -> DemoRun:
 def find_device(name: str) -> torch.device:
     """The device of this name; an error if it is not there."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -169,6 +169,8 @@ def run_demo(settings: DemoSettings, command: str, console: Console) -> Path:
     """Train, show and save; returns the run's folder, which appears whole or not at all."""
     if settings.epochs < 1:
         raise ValueError(f"--epochs is {settings.epochs}: expected at least 1")
+    if not 0 <= settings.seed < 2**63:
+        raise ValueError(f"--seed is {settings.seed}: expected a whole number from 0 to below 2^63")
     unfinished = settings.output / f".demo-{time.time_ns()}"
     unfinished.mkdir(parents=True)  # before the work: an unwritable folder should not cost a run
     try:

@@ -48,8 +48,9 @@ class FeatureHash:
             bits = integer_hash(self.seed, np.arange(length))
             buckets = (bits >> np.uint64(32)) % np.uint64(self.features)
             negative = bits & np.uint64(1)
-            table = torch.from_numpy((buckets + negative * np.uint64(self.features)).astype(np.int64))
-            self._tables[key] = table.to(device)
+            with torch.inference_mode(False):  # a table outlives the mode in which it was first needed
+                table = torch.from_numpy((buckets + negative * np.uint64(self.features)).astype(np.int64))
+                self._tables[key] = table.to(device)
         return self._tables[key]
 
     def __call__(self, values: Tensor) -> Tensor:
@@ -59,27 +60,30 @@ class FeatureHash:
         plus, minus = values.new_zeros(len(values), 2 * self.features).index_add(1, table, values).chunk(2, 1)
         return plus - minus
 
+    def scaled(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """phi(x / |x|_inf) of each map x: (batch, features), and |x|_inf: (batch,), NaN or Inf if x holds one."""
+        flat = maps.flatten(1)
+        values = flat.detach()
+        # Two reductions are faster than a norm, and make no copy.
+        largest = torch.maximum(values.amax(1), -values.amin(1))
+        # phi is linear and h does not depend on scale, so dividing by a constant after hashing gives the same h and the
+        # same gradient as the paper's division before it, and touches fewer numbers; unless the sums could overflow.
+        divisor = largest.clamp_min(torch.finfo(flat.dtype).tiny)[:, None]
+        if largest.max() < torch.finfo(flat.dtype).max / flat.shape[1]:
+            return self(flat) / divisor, largest
+        return self(flat / divisor), largest
+
     def normalised(self, maps: Tensor) -> Tensor:
         """The hash vector h of each map: (batch, features), each row of norm 1 or 0 (see `normalise`)."""
-        return normalise(self(maps.flatten(1)), largest(maps))[0]
+        return normalise(self.scaled(maps)[0])[0]
 
 
-def largest(maps: Tensor) -> Tensor:
-    """|x|_inf of each map, NaN if it holds one; detached. maps: (batch, ...). Returns (batch,)."""
-    flat = maps.detach().flatten(1)
-    return torch.maximum(flat.amax(1), -flat.amin(1))  # faster than a norm, and without a copy
-
-
-def normalise(hashed: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def normalise(hashed: Tensor) -> tuple[Tensor, Tensor]:
     """Hash vectors h from hashed maps, and which of them are not zero.
 
-    hashed: (batch, features), phi of each map. scale: (batch,), the largest absolute value of each map.
-    Returns h: (batch, features), each row of norm 1, or 0 if the map is zero or its hash cancels out; and alive:
-    (batch,), false for those.
+    hashed: (batch, features), phi of each map, scaled. Returns h: (batch, features), each row of norm 1, or 0 if the map
+    is zero or its hash cancels out; and alive: (batch,), false for those.
     """
-    # phi is linear and h does not depend on scale, so dividing after hashing, by a constant, gives the same h and the
-    # same gradient as the division before it that the paper writes, and touches fewer numbers.
-    hashed = hashed / scale.clamp_min(torch.finfo(scale.dtype).tiny)[:, None]
     norms = torch.linalg.vector_norm(hashed, dim=1, keepdim=True)
     alive = norms.detach()[:, 0] > NEGLIGIBLE
     hashed = hashed / norms.clamp_min(NEGLIGIBLE)

@@ -20,7 +20,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from hashroute.bases import Bases
-from hashroute.hashing import FeatureHash, integer_hash, largest, normalise
+from hashroute.hashing import FeatureHash, integer_hash, normalise
 from hashroute.units import ChannelRule, ConvUnit, UnitSpec
 
 DEFAULT_UNITS = (UnitSpec(16, 5, 3, 2, norm_groups=1),) * 2 + (UnitSpec(16, 2, 3, norm_groups=1),) * 2
@@ -88,14 +88,14 @@ class HashRoutedNetwork(nn.Module):
         super().__init__()
         if features is None:
             features = 300 if math.prod(image_shape) <= 1024 else 2000
-        self.image_shape = tuple(image_shape)
-        self.features = features
-        self.depth = depth
+        self.image_shape = tuple(int(size) for size in image_shape)
+        self.features = features = int(features)
+        self.depth = depth = int(depth)
         self.tau_depth = tau_depth
         self.last_residue = last_residue
         self.channels = channels
         self.gradient_regularisation = gradient_regularisation
-        self.seed = seed
+        self.seed = seed = int(seed)
         for name, value in (("tau_depth", tau_depth), ("tau_empty", tau_empty), ("tau_expand", tau_expand)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value}: expected a number from 0 to 1")
@@ -123,7 +123,7 @@ class HashRoutedNetwork(nn.Module):
         self.units = nn.ModuleList()
         self.bases = Bases(
             0,
-            basis_size,
+            int(basis_size),
             features,
             tau_empty=tau_empty,
             tau_expand=tau_expand,
@@ -138,6 +138,7 @@ class HashRoutedNetwork(nn.Module):
         """How many residues are summed: d, or d - 1 without the last one."""
         return self.depth if self.last_residue else self.depth - 1
 
+    @torch.inference_mode(False)
     def add_units(self, specs: Sequence[UnitSpec], optimizer: Optimizer | None = None) -> None:
         """Add empty units, at any time; they are used when nothing else fits.
 
@@ -145,6 +146,7 @@ class HashRoutedNetwork(nn.Module):
         of the old ones stays as it is.
         """
         group = None if optimizer is None else self._parameter_group(optimizer)
+        old = list(self.units.parameters())
         added = []
         for number, spec in enumerate(specs, len(self.units)):
             default = self.image_shape[0] if self.channels == "chunk-sum" else self.max_channels
@@ -155,14 +157,17 @@ class HashRoutedNetwork(nn.Module):
             self.hashes.append(FeatureHash(self.features, _seed(self.seed, len(self.units))))
         self.bases.add(len(added))
         if group is not None:
-            group.extend(weight for unit in added for weight in unit.parameters())
+            # After the network's own, as in an optimiser made for the grown network: their states are interchangeable.
+            place = 1 + max(at for at, weight in enumerate(group) if any(weight is own for own in old))
+            group[place:place] = [weight for unit in added for weight in unit.parameters()]
 
     def forward(self, images: Tensor) -> Routing:
         """images: (n, channels, height, width), floating point. In train mode bases evolve; in eval nothing changes."""
         if torch.compiler.is_compiling():  # the way depends on the data: there is no graph to compile
             routing: Routing = torch.compiler.disable(self._route)(images)
             return routing
-        return self._route(images)
+        with torch.autocast(images.device.type, enabled=False):  # bases need the precision that the network has
+            return self._route(images)
 
     def _route(self, images: Tensor) -> Routing:
         """Algorithm 1 for a batch, level by level."""
@@ -170,8 +175,9 @@ class HashRoutedNetwork(nn.Module):
         n = len(images)
         rows = torch.arange(n, device=images.device)  # the samples still on their way, in batch order
         maps: Maps = [(_array(rows), images)]
-        scale = _finite(largest(images), "{} of the images holds NaN or Inf: expected finite numbers")
-        hashed, alive = normalise(self.image_hash(images.flatten(1)), scale)
+        hashed, largest = self.image_hash.scaled(images)
+        _check_finite(largest, rows, "of the images holds NaN or Inf: expected finite numbers")
+        hashed, alive = normalise(hashed)
         used = torch.zeros(n, len(self.units), dtype=torch.bool, device=images.device)
         share = images.new_ones(n)  # min(1, |r|) over the basis of the unit that a sample last went through
         features = images.new_zeros(n, self.features)
@@ -184,10 +190,9 @@ class HashRoutedNetwork(nn.Module):
             if len(rows) == 0:
                 break
             selection = self.bases.select(hashed.detach(), used if len(rows) == n else used[rows], evolve=self.training)
-            residue, units = selection.residues(hashed), selection.units
+            (residue, size), units = selection.residues(hashed), selection.units
             if not self.training:  # with fewer units in use than levels, none may be left
-                rows, residue, units = _keep(units >= 0, rows, residue, units)
-            size = torch.linalg.vector_norm(residue.detach(), dim=1)
+                rows, residue, size, units = _keep(units >= 0, rows, residue, size, units)
             features = _add_rows(features, rows, residue)
             norms_l1[level] = _add_rows(norms_l1[level], rows, residue.abs().sum(1))
             norms_l2[rows, level] = size
@@ -229,7 +234,7 @@ class HashRoutedNetwork(nn.Module):
                 part = piece if len(inside) == len(samples) else piece[_index(inside, piece)]
                 groups[key, piece.shape[1:]].append((samples[inside], part))
 
-        maps, hashes, scales = [], [], []
+        maps, hashes, sizes = [], [], []
         for (key, _), parts in groups.items():
             samples = np.concatenate([samples for samples, _ in parts])
             piece = parts[0][1] if len(parts) == 1 else torch.cat([part for _, part in parts])
@@ -240,15 +245,16 @@ class HashRoutedNetwork(nn.Module):
             unit = self.units[number]
             piece = functional_call(unit, _detached(unit), piece) if frozen else unit(piece)
             maps.append((samples, piece))
-            hashes.append(self.hashes[number](piece.flatten(1)))
-            scales.append(largest(piece))
+            hashed, largest = self.hashes[number].scaled(piece)
+            hashes.append(hashed)
+            sizes.append(largest)
 
-        hashed, scale = torch.cat(hashes), torch.cat(scales)
-        order = np.argsort(np.concatenate([samples for samples, _ in maps]))
+        order = np.concatenate([samples for samples, _ in maps])
+        _check_finite(torch.cat(sizes), _index(order, rows), "left its unit with NaN or Inf: lower the learning rate")
+        hashed, alive = normalise(torch.cat(hashes))
+        order = np.argsort(order)
         if (order[1:] < order[:-1]).any():  # back into batch order
-            hashed, scale = hashed[_index(order, rows)], scale[_index(order, rows)]
-        _finite(scale, "{} left its unit with NaN or Inf: lower the learning rate, or scale the images", rows)
-        hashed, alive = normalise(hashed, scale)
+            hashed, alive = hashed[_index(order, rows)], alive[_index(order, rows)]
         if regularise:
             hashed = _scale_gradient(hashed, entering[rows])
         return hashed, alive, maps
@@ -295,9 +301,17 @@ class HashRoutedNetwork(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Nothing to set: the description was compared before."""
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        theirs, ours = _described(state_dict, prefix), self.config
-        for name in ("image_shape", "units", "features", "basis_size", "channels", "seed"):
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool, *rest: Any
+    ) -> None:
+        if strict or any(name.startswith(prefix) for name in state_dict):
+            self._check_described(_described(state_dict, prefix))
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *rest)
+
+    def _check_described(self, theirs: dict[str, Any]) -> None:
+        """Compare what gives a state its meaning; thresholds and depth may differ."""
+        ours = self.config
+        for name in ("image_shape", "units", "features", "basis_size", "channels", "seed", "max_age", "aging_rate"):
             given, own = theirs[name], ours[name]
             if name == "image_shape":  # height and width are free
                 given, own = given[:1], own[:1]
@@ -308,7 +322,6 @@ class HashRoutedNetwork(nn.Module):
                     f"this state is from another architecture: its {name} is {given}, this network's is {own}: "
                     "rebuild the saved network with HashRoutedNetwork.from_state_dict(state)"
                 )
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     # ---------------------------------------------------------------- checks
 
@@ -332,12 +345,14 @@ class HashRoutedNetwork(nn.Module):
 
     def _check_images(self, images: Tensor) -> None:
         channels = self.image_shape[0]
-        if images.dim() != 4 or images.shape[1] != channels or len(images) == 0:
+        if not isinstance(images, Tensor):
+            raise ValueError(f"images are a {type(images).__name__}: expected a torch.Tensor; see torch.as_tensor")
+        if images.dim() != 4 or images.shape[1] != channels or images.numel() == 0:
             raise ValueError(
                 f"images have shape {tuple(images.shape)}: expected (batch, {channels}, height, width), batch not empty"
             )
         expected = self.bases.vectors.dtype
-        if not images.is_floating_point():
+        if images.dtype == torch.uint8:
             raise ValueError(
                 f"images are {images.dtype}: expected {expected}; convert them with images.to({expected}) / 255"
             )
@@ -387,12 +402,10 @@ def _add_rows(total: Tensor, rows: Tensor, values: Tensor) -> Tensor:
     return total + values if len(rows) == len(total) else total.index_add(0, rows, values)
 
 
-def _finite(scale: Tensor, message: str, rows: Tensor | None = None) -> Tensor:
-    """The largest values of all samples, if they are finite; the message names the first sample of which one is not."""
-    if not torch.isfinite(scale).all():
-        first = int((~torch.isfinite(scale)).nonzero()[0])
-        raise ValueError(message.format(f"sample {first if rows is None else int(rows[first])}"))
-    return scale
+def _check_finite(largest: Tensor, rows: Tensor, problem: str) -> None:
+    """Raise an error that names the first of these samples whose largest value is not finite."""
+    if not torch.isfinite(largest).all():
+        raise ValueError(f"sample {int(rows[~torch.isfinite(largest)].min())} {problem}")
 
 
 def _array(tensor: Tensor) -> NDArray[np.int64]:

@@ -96,7 +96,7 @@ class Reference:
         if not walk.going:
             return
         if not walk.h.any():  # settled: a zero map stops before selection
-            self.events["zero map"] += 1
+            self.events["zero map" if walk.J else "zero image"] += 1
             walk.going = False
             return
         h = walk.h.detach()
@@ -112,14 +112,18 @@ class Reference:
             if self.network.training:
                 self.expand(h, i)
                 self.update(h, i)
+        if torch.linalg.vector_norm(r.detach()) < EPSILON:  # settled: rounding noise has no direction
+            r = torch.zeros_like(r)
         walk.H = walk.H + r
         walk.residues.append(r)
         walk.J.append(i)
         size = float(torch.linalg.vector_norm(r.detach()))
+        if level == self.network.levels - 1:  # what the last unit would compute is thrown away
+            return
         if size < self.network.tau_depth:
             self.events["early stop"] += 1
             walk.going = False
-        elif level < self.network.levels - 1:  # what the last unit would compute is thrown away
+        else:
             unit = self.network.units[i]
             assert isinstance(unit, ConvUnit)
             walk.y = self.convolve(unit, walk.y, min(1.0, size))
@@ -179,9 +183,10 @@ class Reference:
     def expand(self, h: Tensor, i: int) -> None:
         """Add the normalised residue if the projection is short and the basis not full."""
         basis = self.bases[i]
+        if len(basis.vectors) == self.network.bases.size:
+            return
         r = h - basis.project(h)
-        full = len(basis.vectors) == self.network.bases.size
-        if basis.magnitude(h) < self.network.bases.tau_expand and not full and torch.linalg.vector_norm(r) >= EPSILON:
+        if basis.magnitude(h) < self.network.bases.tau_expand and torch.linalg.vector_norm(r) >= EPSILON:
             basis.vectors.append(gram_schmidt(h, basis.vectors))
             basis.counters.append(0)
             self.events["expand"] += 1

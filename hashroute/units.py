@@ -35,9 +35,13 @@ class UnitSpec:
     def __post_init__(self) -> None:
         for name, least in (("out_channels", 1), ("kernel_size", 1), ("stride", 1), ("padding", 0), ("max_pool", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if type(value) is not int or value < least:
                 raise ValueError(f"{name} of a UnitSpec is {value!r}: expected a whole number of at least {least}")
-        if self.norm_groups < 0 or (self.norm_groups and self.out_channels % self.norm_groups):
+        if (
+            type(self.norm_groups) is not int
+            or self.norm_groups < 0
+            or (self.norm_groups and self.out_channels % self.norm_groups)
+        ):
             raise ValueError(
                 f"norm_groups of a UnitSpec is {self.norm_groups}: expected 0 (no norm) or a divisor of "
                 f"out_channels={self.out_channels}"
@@ -164,7 +168,7 @@ def _dropout_mask(maps: Tensor, rate: float) -> Tensor:
     """
     count = maps.numel()
     draws = torch.empty((count + 3) // 4, dtype=torch.int64, device=maps.device).random_(-(2**63), None)
-    kept = round((1 - rate) * 2**16)
+    kept = max(1, round((1 - rate) * 2**16))
     mask = draws.view(torch.int16)[:count].view(maps.shape).float().lt_(kept - 2**15)
     return mask.mul_(2**16 / kept).to(maps.dtype)
 

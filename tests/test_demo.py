@@ -20,7 +20,7 @@ from torch import nn
 
 import hashroute
 from hashroute.demo import NETWORK, DemoRun, DemoSettings, digit_pairs, new_head, train
-from hashroute.network import HashRoutedNetwork
+from hashroute.network import HashRoutedNetwork, Routing
 
 COMMAND = [sys.executable, "-m", "hashroute"]
 
@@ -81,7 +81,7 @@ def test_the_saved_model_gives_the_saved_accuracy(
     saved = json.loads((folder / "result.json").read_text())["learners"]["hrn"]["accuracy"][0][-1]
     for task, head, expected in zip(digit_pairs(torch.device("cpu")), heads, saved, strict=True):
         images, labels = task.test
-        right = (head(network(images).features).argmax(1) == labels).double().mean().item() * 100
+        right = (head(network(images).features).argmax(1) == labels).float().mean().item() * 100
         assert right == pytest.approx(expected)
 
 
@@ -90,14 +90,20 @@ def demo(seed: int, epochs: int) -> DemoRun:
 
 
 def test_every_unit_that_convolved_for_some_sample_learned() -> None:
-    run = demo(0, 1)
+    convolved = set()
+
+    def record(module: nn.Module, _: object, output: object) -> None:
+        if isinstance(output, Routing) and module.training:
+            convolved.update(unit for path in output.paths.tolist() for unit, after in pairwise(path) if after >= 0)
+
+    hook = nn.modules.module.register_module_forward_hook(record)
+    try:
+        run = demo(0, 1)
+    finally:
+        hook.remove()
+    assert len(convolved) >= 2
     torch.manual_seed(0)
     fresh = HashRoutedNetwork((1, 8, 8), **NETWORK, seed=0)
-    convolved = set()
-    for task in digit_pairs(torch.device("cpu")):
-        paths = run.network(task.train[0]).paths.tolist()
-        convolved |= {unit for path in paths for unit, after in pairwise(path) if after >= 0}
-    assert len(convolved) >= 2
     for unit in convolved:
         for name, weight in run.network.units[unit].named_parameters():
             assert not torch.equal(weight, fresh.units[unit].get_parameter(name)), f"unit {unit}: {name} did not move"
@@ -128,6 +134,7 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
         (["--device", "cuda:77"], "--device is 'cuda:77', which this machine does not have"),
         (["--device", "toaster"], "--device is 'toaster', which this machine does not have or does not know"),
         (["--epochs", "0"], "--epochs is 0: expected at least 1"),
+        (["--seed", "99999999999999999999"], "--seed is 99999999999999999999: expected a whole number from 0 to below"),
         (["--output", "a-file"], "a-file"),
     ],
 )

@@ -25,6 +25,8 @@ BAD_IMAGES = {
     "nan": (lambda: with_value(float("nan")), "sample 4 of the images holds NaN or Inf"),
     "inf": (lambda: with_value(float("-inf")), "sample 4 of the images holds NaN or Inf"),
     "integers": (lambda: torch.zeros(3, 2, 8, 8, dtype=torch.uint8), r"uint8.*images.to\(torch.float32\) / 255"),
+    "no tensor": (lambda: some_images().numpy(), "images are a ndarray: expected a torch.Tensor"),
+    "no pixels": (lambda: torch.zeros(3, 2, 0, 8), "batch not empty"),
     "other type": (lambda: some_images().double(), r"images are torch.float64: expected torch.float32"),
 }  # fmt: skip
 

@@ -44,6 +44,19 @@ def test_old_units_keep_bases_weights_and_optimiser_state() -> None:
         assert torch.equal(buffer[:4] if buffer.dim() else buffer, buffers[name])
 
 
+def test_a_grown_optimisers_state_fits_one_made_for_the_grown_network() -> None:
+    network, head = small_network(tau_empty=0.9), torch.nn.Linear(32, 4)
+    optimizer = torch.optim.Adam([*network.parameters(), *head.parameters()])
+    train(network, optimizer=optimizer)
+    network.add_units([UnitSpec(5, 3, 1, 1)], optimizer)
+    train(network, seed=1, optimizer=optimizer)
+    other = torch.optim.Adam([*network.parameters(), *head.parameters()])
+    other.load_state_dict(optimizer.state_dict())
+    for weight in network.parameters():
+        for name, value in optimizer.state[weight].items():
+            assert torch.equal(other.state[weight][name], value)
+
+
 def test_in_eval_new_empty_units_change_nothing() -> None:
     network = small_network()
     train(network)

@@ -116,7 +116,8 @@ def test_residue_is_orthogonal_to_the_chosen_basis(sequence: list[Tensor]) -> No
     bases = Bases(3, 4, sequence[0].shape[1], tau_empty=0.5, tau_expand=0.7, max_age=3, aging_rate=1.3, seed=0)
     for hashed in sequence:
         selection = bases.select(hashed, None, evolve=True)
-        residues = selection.residues(hashed)
+        residues, sizes = selection.residues(hashed)
+        torch.testing.assert_close(residues.norm(dim=1), sizes)
         along = torch.bmm(selection.bases[selection.basis], residues[:, :, None])
         torch.testing.assert_close(along, torch.zeros_like(along), rtol=0, atol=1e-5)
 
@@ -156,6 +157,26 @@ def test_ties_go_to_the_lowest_index(rank_two: bool) -> None:
     assert bases.counters[0].tolist() == [1, 0]
     used = torch.tensor([[True, False, False]])
     assert bases.select(vector, used, evolve=True).units.tolist() == [1]
+
+
+def test_what_is_left_of_a_known_vector_is_nothing_at_all() -> None:
+    """Rounding noise has no direction, so it must not steer the residue penalty's gradient."""
+    bases = Bases(1, 2, 300, tau_empty=0.0, tau_expand=0.0, max_age=100, aging_rate=2, seed=0)
+    vector = torch.nn.functional.normalize(torch.randn(1, 300), dim=1).requires_grad_()
+    for _ in range(2):  # the first initialises the unit
+        residues, sizes = bases.select(vector.detach(), None, evolve=True).residues(vector)
+        assert not residues.any()
+        assert not sizes.any()
+        (gradient,) = torch.autograd.grad(residues.abs().sum(), vector)
+        assert not gradient.any()
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(torch.float16, 4000.0), (torch.float16, 6e4), (torch.float32, 3e38)])
+def test_large_values_do_not_overflow_the_hash(dtype: torch.dtype, value: float) -> None:
+    phi = HashRoutedNetwork((1, 28, 28), features=32).image_hash
+    maps = torch.rand(4, 784).clamp_min(0.5)
+    hashed = phi.normalised((maps * value).to(dtype)).float()
+    torch.testing.assert_close(hashed, phi.normalised(maps), rtol=0, atol=1e-2 if dtype == torch.float16 else 1e-5)
 
 
 def test_a_vector_inside_the_others_replaces_nothing() -> None:

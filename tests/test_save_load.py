@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import small_network, some_images, train
@@ -101,7 +102,14 @@ def test_compiled_equals_eager() -> None:
     train(network, steps=3)
     compiled = torch.compile(copy.deepcopy(network), backend="eager")
     for step in range(3):
-        assert torch.equal(network(some_images(seed=step)).features, compiled(some_images(seed=step)).features)
+        outputs = [model(some_images(seed=step)).features for model in (network, compiled)]
+        assert torch.equal(*outputs)
+        gradients = [
+            torch.autograd.grad(output.square().sum(), list(model.parameters()), allow_unused=True)
+            for model, output in zip((network, compiled), outputs, strict=True)
+        ]
+        for ours, theirs in zip(*gradients, strict=True):
+            assert (ours is None and theirs is None) or torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +118,7 @@ def test_compiled_equals_eager() -> None:
         (dict(features=33), "its features is 33, this network's is 32"),
         (dict(basis_size=5), "its basis_size is 5, this network's is 3"),
         (dict(seed=1), "its seed is 1, this network's is 0"),
+        (dict(max_age=50), "its max_age is 50, this network's is 5.0"),
         (dict(units=[UnitSpec(6, 3, 1, 1)] * 4), "its units is"),
         (dict(units=[UnitSpec(6, 3, 1, 1)] * 5), "its number of units is 5, this network's is 4"),
     ],
@@ -121,6 +130,39 @@ def test_a_state_of_another_architecture_is_refused_whole(settings: dict[str, ob
         network.load_state_dict(small_network(**settings).state_dict())
     assert "\n" not in str(error.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+def test_a_part_of_a_larger_module_can_be_loaded_alone() -> None:
+    model = torch.nn.Sequential(small_network(), torch.nn.Linear(32, 2))
+    head = torch.nn.Linear(32, 2)
+    model.load_state_dict({"1.weight": head.weight, "1.bias": head.bias}, strict=False)
+    assert torch.equal(model[1].weight, head.weight)
+
+
+def test_thresholds_may_differ() -> None:
+    network = small_network(tau_depth=0.1, depth=2)
+    network.load_state_dict(small_network().state_dict())
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    network = small_network(features=np.int64(32), depth=np.int64(3), seed=np.int64(0), basis_size=np.int32(3))
+    network.load_state_dict(small_network().state_dict())
+
+
+def test_what_is_first_seen_in_inference_mode_can_be_trained_on() -> None:
+    network = small_network()
+    with torch.inference_mode():
+        network(some_images())
+        network.add_units([UnitSpec(4, 3, 1, 1)])
+    train(network, steps=5)
+
+
+def test_autocast_leaves_the_network_its_precision() -> None:
+    networks = [small_network(), small_network()]
+    plain = networks[0](some_images())
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = networks[1](some_images())
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(plain, cast, strict=True))
 
 
 def test_a_state_of_something_else_is_refused() -> None:
