@@ -22,6 +22,7 @@ lint: $(VENV)/developing
 
 bench: $(VENV)/developing
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/operations.py
 
 images: $(VENV)/developing  # the pictures in docs/images
 	$(BIN)/python docs/make_images.py

@@ -178,7 +178,7 @@ class Report:
         speeds = {"network": batch / fast_seconds, "reference": batch / slow_seconds, "plain": batch / plain_seconds}
         self.add(f"over reference, {name}, batch {batch}", slow_seconds / fast_seconds, aim, speeds)
         self.rows[-1]["reason"] = (
-            f"its one convolution with head and Adam, unrouted, is {slow_seconds / plain_seconds:.0f} times the reference; "
+            f"one convolution with head and Adam, unrouted, is {slow_seconds / plain_seconds:.0f}x the reference; "
             "the rest is a fixed cost for each of some 300 small operations"
         )
 

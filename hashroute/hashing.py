@@ -61,7 +61,7 @@ class FeatureHash:
         return plus - minus
 
     def scaled(self, maps: Tensor) -> tuple[Tensor, Tensor]:
-        """phi(x / |x|_inf) of each map x: (batch, features), and |x|_inf: (batch,), NaN or Inf if x holds one."""
+        """phi(x / |x|_inf) of each map: (batch, features), and |x|_inf: (batch,), NaN or Inf if x holds one."""
         flat = maps.flatten(1)
         values = flat.detach()
         # Two reductions are faster than a norm, and make no copy.
@@ -81,8 +81,8 @@ class FeatureHash:
 def normalise(hashed: Tensor) -> tuple[Tensor, Tensor]:
     """Hash vectors h from hashed maps, and which of them are not zero.
 
-    hashed: (batch, features), phi of each map, scaled. Returns h: (batch, features), each row of norm 1, or 0 if the map
-    is zero or its hash cancels out; and alive: (batch,), false for those.
+    hashed: (batch, features), phi of each map, scaled. Returns h: (batch, features), each row of norm 1, or 0 if the
+    map is zero or its hash cancels out; and alive: (batch,), false for those.
     """
     norms = torch.linalg.vector_norm(hashed, dim=1, keepdim=True)
     alive = norms.detach()[:, 0] > NEGLIGIBLE

@@ -164,14 +164,14 @@ class HashRoutedNetwork(nn.Module):
     def forward(self, images: Tensor) -> Routing:
         """images: (n, channels, height, width), floating point. In train mode bases evolve; in eval nothing changes."""
         if torch.compiler.is_compiling():  # the way depends on the data: there is no graph to compile
-            routing: Routing = torch.compiler.disable(self._route)(images)
+            routing: Routing = torch.compiler.disable(self.forward)(images)
             return routing
+        self._check_images(images)
         with torch.autocast(images.device.type, enabled=False):  # bases need the precision that the network has
             return self._route(images)
 
     def _route(self, images: Tensor) -> Routing:
         """Algorithm 1 for a batch, level by level."""
-        self._check_images(images)
         n = len(images)
         rows = torch.arange(n, device=images.device)  # the samples still on their way, in batch order
         maps: Maps = [(_array(rows), images)]
@@ -301,12 +301,10 @@ class HashRoutedNetwork(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Nothing to set: the description was compared before."""
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool, *rest: Any
-    ) -> None:
-        if strict or any(name.startswith(prefix) for name in state_dict):
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if any(name.startswith(prefix) for name in state_dict):
             self._check_described(_described(state_dict, prefix))
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *rest)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _check_described(self, theirs: dict[str, Any]) -> None:
         """Compare what gives a state its meaning; thresholds and depth may differ."""
