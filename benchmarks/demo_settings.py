@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from sklearn.model_selection import train_test_split
 
 from hashroute import demo
+from hashroute.scenarios import Task, load_scenario
+from hashroute.scenarios.base import hold_out
 
 RESULTS = Path(__file__).parent / "results" / "demo_settings.json"
 SEEDS = 8
@@ -27,22 +28,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def held_out_pairs(device: torch.device) -> list[demo.DigitPair]:
-    """The demo's tasks with a quarter of their training images in place of the test images."""
-    tasks = []
-    for task in digit_pairs(device):
-        images, labels = task.train
-        kept, held = train_test_split(range(len(labels)), test_size=0.25, random_state=1, stratify=labels)
-        tasks.append(demo.DigitPair(task.name, (images[kept], labels[kept]), (images[held], labels[held])))
-    return tasks
+def without_test(task: Task) -> Task:
+    """The task with a quarter of its training images in place of the test images."""
+    kept, held = hold_out(task.train, task.name, 0.25)
+    return replace(task, train=kept, test=held)
 
 
 if __name__ == "__main__":
-    digit_pairs, demo.digit_pairs = demo.digit_pairs, held_out_pairs
+    tasks = [without_test(task) for task in load_scenario("digits").tasks]
     rows = []
     for name, settings in VARIANTS.items():
         demo.NETWORK = settings
-        runs = [demo.train(demo.DemoSettings(seed=seed), Console(quiet=True)) for seed in range(SEEDS)]
+        runs = [demo.train(demo.DemoSettings(seed=seed), tasks, Console(quiet=True)) for seed in range(SEEDS)]
         finals = [round(run.final("hrn"), 2) for run in runs]
         rows.append({"name": name, "mean": round(statistics.mean(finals), 2), "lowest": min(finals), "final": finals})
         print(f"{name}: mean {rows[-1]['mean']}, lowest {rows[-1]['lowest']}", flush=True)

@@ -1,4 +1,4 @@
-"""What single operations of a step cost, the usual way against ours: table on screen, benchmarks/results/operations.json.
+"""What single operations of a step cost, the usual way against ours: benchmarks/results/operations.json.
 
 usage: python benchmarks/operations.py      (make bench)
 """
@@ -27,7 +27,7 @@ def main() -> None:
     maps, hashed = torch.randn(64, 10_404), F.normalize(torch.randn(64, 2800), dim=1)
     images, weight, bias = torch.randn(128, 1, 28, 28), torch.randn(16, 1, 5, 5, requires_grad=True), torch.zeros(16)
     bases, basis = torch.randn(6, 3, 2800), torch.randint(6, (64,))
-    phi = FeatureHash(2800, 0)
+    phi, leaf = FeatureHash(2800, 0), maps.clone().requires_grad_()
     table = phi.table(10_404)
     buckets, signs = table % 2800, torch.where(table < 2800, 1.0, -1.0)
 
@@ -51,9 +51,9 @@ def main() -> None:
             lambda: torch.isfinite(maps).all(),
             lambda: torch.isfinite(hashed[:, 0]).all(),
         ),
-        "hash: times sign, then add / add both signs apart": (
-            lambda: maps.new_zeros(64, 2800).index_add(1, buckets, maps * signs),
-            lambda: phi(maps),
+        "hash and its gradient: times sign, then add / add both signs apart": (
+            lambda: leaf.new_zeros(64, 2800).index_add(1, buckets, leaf * signs).backward(hashed),
+            lambda: phi(leaf).backward(hashed),
         ),
         "residues: a basis for each sample / one masked product": (
             gathered_residues,

@@ -18,7 +18,8 @@ from matplotlib.patches import ConnectionPatch
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from hashroute.demo import DemoRun, DemoSettings, digit_pairs, show, train
+from hashroute.demo import DemoRun, DemoSettings, pixels, show, train
+from hashroute.scenarios import load_scenario
 
 IMAGES = Path(__file__).parent / "images"
 SHOWN = (3, 0)
@@ -36,7 +37,7 @@ def draw_terminal(run: DemoRun) -> None:
 def draw_way(run: DemoRun) -> None:
     """The image, and at every level the projections on all units, the chosen one, and what it makes of the map."""
     network = run.network.eval()
-    image = digit_pairs(torch.device("cpu"))[SHOWN[0]].test[0][SHOWN[1] : SHOWN[1] + 1]
+    image = pixels(load_scenario("digits").tasks[SHOWN[0]].test.images[SHOWN[1] : SHOWN[1] + 1], torch.device("cpu"))
     routing = network(image)
     path = routing.paths[0].tolist()
     hashed, maps, used = network.image_hash.normalised(image), image, []
@@ -99,6 +100,6 @@ def arrow(start: Axes, end: Axes) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     IMAGES.mkdir(exist_ok=True)
-    finished = train(DemoSettings(), Console())
+    finished = train(DemoSettings(), load_scenario("digits").tasks, Console())
     draw_terminal(finished)
     draw_way(finished)

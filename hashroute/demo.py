@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from safetensors.torch import save_file
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from hashroute.network import HashRoutedNetwork
+from hashroute.scenarios import Task, load_scenario
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,6 @@ NETWORK: dict[str, Any] = {"basis_size": 16, "tau_expand": 0.5, "max_age": float
 """Larger bases that grow but never replace a vector, so that old tasks keep their paths (see docs/findings.md)."""
 
 
-@dataclass(frozen=True)
-class DigitPair:
-    """A task: tell two digits apart. Images are (n, 1, 8, 8), labels 0 or 1."""
-
-    name: str
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
-
-
 @dataclass
 class DemoRun:
     """What a run gives: accuracies in percent, a row after each task, None for tasks not yet learned."""
@@ -74,18 +64,9 @@ class DemoRun:
         return float(np.mean([value for value in self.accuracy[learner][-1] if value is not None]))
 
 
-def digit_pairs(device: torch.device) -> list[DigitPair]:
-    """Scikit-learn's digits as five tasks, a quarter of each kept for the test."""
-    digits = load_digits()
-    images = (torch.tensor(digits.images, dtype=torch.float32, device=device)[:, None] / 16 - 0.5) / 0.25
-    labels = torch.tensor(digits.target, device=device)
-    tasks = []
-    for first in range(0, 10, 2):
-        members = np.flatnonzero(digits.target // 2 == first // 2)
-        train, test = train_test_split(members, test_size=0.25, random_state=0, stratify=digits.target[members])
-        parts = [(images[part], labels[part] - first) for part in (train, test)]
-        tasks.append(DigitPair(f"{first} or {first + 1}", *parts))
-    return tasks
+def pixels(images: Tensor, device: torch.device) -> Tensor:
+    """Images of uint8 as the network takes them: one fixed scaling to about -2 to 2."""
+    return (images.to(device, torch.float32) / 255 - 0.5) / 0.25
 
 
 def new_head(features: int) -> nn.Sequential:
@@ -95,16 +76,17 @@ def new_head(features: int) -> nn.Sequential:
 
 
 def learn(
-    task: DigitPair, encode: Callable[[Tensor], Tensor], encoder: nn.Module | None, head: nn.Module, epochs: int
+    task: Task, encode: Callable[[Tensor], Tensor], encoder: nn.Module | None, head: nn.Module, epochs: int
 ) -> None:
     """Train an encoder, if there is one, and a task's head on that task."""
-    images, labels = task.train
+    device = next(head.parameters()).device
+    images, labels = pixels(task.train.images, device), task.train.labels.to(device)
     optimizer = torch.optim.AdamW(head.parameters(), HEAD_RATE)
     if encoder is not None:
         optimizer.add_param_group({"params": encoder.parameters(), "lr": ENCODER_RATE})
         encoder.train()
     for _ in range(epochs):
-        for batch in torch.randperm(len(images)).to(images.device).split(BATCH):
+        for batch in torch.randperm(len(images)).to(device).split(BATCH):
             loss = F.cross_entropy(head(encode(images[batch])), labels[batch])
             optimizer.zero_grad()
             loss.backward()
@@ -114,20 +96,19 @@ def learn(
 
 
 @torch.no_grad()
-def accuracies(tasks: list[DigitPair], encode: Callable[[Tensor], Tensor], heads: nn.ModuleList) -> list[float | None]:
+def accuracies(tasks: Sequence[Task], encode: Callable[[Tensor], Tensor], heads: nn.ModuleList) -> list[float | None]:
     """Test accuracy in percent of every task that has a head, None for the others."""
-    right = [
-        (head(encode(task.test[0])).argmax(1) == task.test[1]).float().mean().item() * 100
-        for task, head in zip(tasks, heads, strict=False)
-    ]
+    right = []
+    for task, head in zip(tasks, heads, strict=False):
+        images = pixels(task.test.images, next(head.parameters()).device)
+        right.append((head(encode(images)).argmax(1).cpu() == task.test.labels).float().mean().item() * 100)
     return [*right, *[None] * (len(tasks) - len(heads))]
 
 
-def train(settings: DemoSettings, console: Console) -> DemoRun:
+def train(settings: DemoSettings, tasks: Sequence[Task], console: Console) -> DemoRun:
     """Take the network and the control through all tasks."""
     device = find_device(settings.device)
     torch.set_num_threads(1)  # batches this small gain nothing from more, and lose a lot on a busy machine
-    tasks = digit_pairs(device)
     start = time.perf_counter()
     torch.manual_seed(settings.seed)
     network = HashRoutedNetwork((1, 8, 8), **NETWORK, seed=settings.seed).to(device)
@@ -174,7 +155,7 @@ def run_demo(settings: DemoSettings, command: str, console: Console) -> Path:
     unfinished = settings.output / f".demo-{time.time_ns()}"
     unfinished.mkdir(parents=True)  # before the work: an unwritable folder should not cost a run
     try:
-        run = train(settings, console)
+        run = train(settings, load_scenario("digits").tasks, console)
         save(run, settings, command, unfinished)
         folder = free_name(settings.output / f"demo-seed{settings.seed}")
         unfinished.rename(folder)

@@ -19,8 +19,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import hashroute
-from hashroute.demo import NETWORK, DemoRun, DemoSettings, digit_pairs, new_head, train
+from hashroute.demo import NETWORK, DemoRun, DemoSettings, new_head, pixels, train
 from hashroute.network import HashRoutedNetwork, Routing
+from hashroute.scenarios import load_scenario
 
 COMMAND = [sys.executable, "-m", "hashroute"]
 
@@ -79,14 +80,14 @@ def test_the_saved_model_gives_the_saved_accuracy(
         {name.removeprefix("heads."): tensor for name, tensor in state.items() if name.startswith("heads.")}
     )
     saved = json.loads((folder / "result.json").read_text())["learners"]["hrn"]["accuracy"][0][-1]
-    for task, head, expected in zip(digit_pairs(torch.device("cpu")), heads, saved, strict=True):
-        images, labels = task.test
-        right = (head(network(images).features).argmax(1) == labels).float().mean().item() * 100
+    for task, head, expected in zip(load_scenario("digits").tasks, heads, saved, strict=True):
+        images = pixels(task.test.images, torch.device("cpu"))
+        right = (head(network(images).features).argmax(1) == task.test.labels).float().mean().item() * 100
         assert right == pytest.approx(expected)
 
 
 def demo(seed: int, epochs: int) -> DemoRun:
-    return train(DemoSettings(seed=seed, epochs=epochs), Console(quiet=True))
+    return train(DemoSettings(seed=seed, epochs=epochs), load_scenario("digits").tasks, Console(quiet=True))
 
 
 def test_every_unit_that_convolved_for_some_sample_learned() -> None:

@@ -1,0 +1,188 @@
+"""What a task and a scenario are, and the registry of scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+
+from hashroute.data import Split
+
+Augmentation = Literal["flip", "shift"]
+Data = Split | tuple[Tensor, Tensor] | Iterable[tuple[Any, Any]]
+"""Images with labels: a split, two tensors, or a Dataset of pairs."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: images to learn from, to choose settings with and to test on, and what its labels mean.
+
+    Labels run from 0 to the number of classes less one, whatever they were in the data set.
+    """
+
+    name: str
+    train: Split
+    validation: Split
+    test: Split
+    class_names: tuple[str, ...]
+    augmentations: frozenset[Augmentation] = frozenset()
+    """Changes of an image that keep its label: mirroring it, shifting it by two pixels."""
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[float, ...] | None = None
+    """Of the data set's pixels, channel by channel, from 0 to 1: the published experiments scale by these."""
+
+    def __post_init__(self) -> None:
+        shapes = {tuple(split.images.shape[1:]) for split in (self.train, self.validation, self.test)}
+        if len(shapes) > 1:
+            raise ValueError(f"task {self.name!r} has images of different shapes {sorted(shapes)}: make them alike")
+        for part, split in (("train", self.train), ("validation", self.validation), ("test", self.test)):
+            if len(split) == 0:
+                raise ValueError(f"task {self.name!r} has no {part} images: it needs some to train, validate and test")
+            if split.images.dtype != torch.uint8 or split.images.dim() != 4:
+                raise ValueError(
+                    f"the {part} images of task {self.name!r} are {split.images.dtype} of shape "
+                    f"{tuple(split.images.shape)}: expected torch.uint8 of (number, channels, height, width)"
+                )
+            top = int(split.labels.max())
+            if int(split.labels.min()) < 0 or top >= len(self.class_names):
+                raise ValueError(
+                    f"the {part} labels of task {self.name!r} go from {int(split.labels.min())} to {top}: "
+                    f"expected 0 to {self.classes - 1}, one for each of its {self.classes} class names"
+                )
+
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return len(self.class_names)
+
+    @classmethod
+    def from_data(
+        cls,
+        name: str,
+        train: Data,
+        test: Data,
+        class_names: Sequence[str] | None = None,
+        augmentations: Iterable[Augmentation] = (),
+    ) -> Task:
+        """A task from tensors or from Datasets of (image, label); a fixed tenth of train becomes validation.
+
+        Images are uint8, or floating point from 0 to 1.
+        """
+        kept, held = hold_out(whole := _as_split(train, name), name)
+        names = class_names or [str(label) for label in range(int(whole.labels.max()) + 1)]
+        return cls(name, kept, held, _as_split(test, name), tuple(names), frozenset(augmentations))
+
+    def part(self, fraction: float) -> Task:
+        """The same task with a fixed fraction of its images, each class in proportion."""
+        splits = {part: _fraction(getattr(self, part), fraction) for part in ("train", "validation", "test")}
+        return replace(self, **splits)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """An ordered list of tasks, all with images of one shape."""
+
+    name: str
+    tasks: tuple[Task, ...]
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise ValueError(f"scenario {self.name!r} has no tasks: it needs at least one")
+        for task in self.tasks:
+            shape = tuple(task.train.images.shape[1:])
+            if shape != self.image_shape:
+                raise ValueError(
+                    f"task {task.name!r} has images of shape {shape}, the tasks before it of {self.image_shape}: "
+                    "make them alike"
+                )
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels, height and width."""
+        return tuple(self.tasks[0].train.images.shape[1:])
+
+
+SCENARIOS: dict[str, Callable[..., Scenario]] = {}
+"""Functions that make a scenario, by name."""
+
+
+def register_scenario(name: str) -> Callable[[Callable[..., Scenario]], Callable[..., Scenario]]:
+    """Decorate a function that makes a scenario, so that `load_scenario` finds it by this name."""
+
+    def register(make: Callable[..., Scenario]) -> Callable[..., Scenario]:
+        if name in SCENARIOS:
+            raise ValueError(f"there is a scenario {name!r} already: choose another name")
+        SCENARIOS[name] = make
+        return make
+
+    return register
+
+
+def load_scenario(name: str, fraction: float = 1.0, **options: Any) -> Scenario:
+    """Make a scenario by name; `fraction` takes a part of every task's images, for a quick look."""
+    if name not in SCENARIOS:
+        raise ValueError(f"there is no scenario {name!r}: expected one of {', '.join(SCENARIOS)}")
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction is {fraction}: expected a number above 0, up to 1")
+    scenario = SCENARIOS[name](**options)
+    if fraction == 1:
+        return scenario
+    return Scenario(scenario.name, tuple(task.part(fraction) for task in scenario.tasks))
+
+
+def hold_out(split: Split, name: str, share: float = 0.1) -> tuple[Split, Split]:
+    """What is left, and a fixed share of every class."""
+    try:
+        kept, held = train_test_split(np.arange(len(split)), test_size=share, random_state=0, stratify=split.labels)
+    except ValueError:
+        raise ValueError(
+            f"{name!r} has {len(split)} images in {len(split.labels.unique())} classes, too few to hold a share of "
+            f"{share:g} out: give every class at least two images, and each share at least one image for each class"
+        ) from None
+    return split[torch.from_numpy(np.sort(kept))], split[torch.from_numpy(np.sort(held))]
+
+
+def choose_classes(split: Split, classes: Sequence[int]) -> Split:
+    """The images of these classes, labelled 0, 1, ... in their order."""
+    renamed = torch.full((int(max(int(split.labels.max()), *classes)) + 1,), -1)
+    renamed[list(classes)] = torch.arange(len(classes))
+    labels = renamed[split.labels]
+    return Split(split.images[labels >= 0], labels[labels >= 0])
+
+
+def _fraction(split: Split, fraction: float) -> Split:
+    """The first images of every class, the same share of each and at least one."""
+    rows = [
+        members[: max(1, round(fraction * len(members)))]
+        for label in split.labels.unique()
+        for members in [(split.labels == label).nonzero()[:, 0]]
+    ]
+    return split[torch.cat(rows).sort().values]
+
+
+def _as_split(data: Data, name: str) -> Split:
+    if isinstance(data, Split):
+        return data
+    images, labels = data if isinstance(data, tuple) else _stacked(data, name)
+    if images.is_floating_point():
+        if images.min() < 0 or images.max() > 1:
+            raise ValueError(
+                f"the images of task {name!r} go from {images.min():g} to {images.max():g}: "
+                "expected numbers from 0 to 1, or uint8"
+            )
+        images = (images * 255).round().to(torch.uint8)
+    return Split(images, labels.long())
+
+
+def _stacked(data: Iterable[tuple[Any, Any]], name: str) -> tuple[Tensor, Tensor]:
+    """All images and labels of a Dataset."""
+    pairs = list(data)
+    if not pairs:
+        raise ValueError(f"task {name!r} has no images: it needs some to train, validate and test")
+    images = torch.stack([torch.as_tensor(np.asarray(image)) for image, _ in pairs])
+    return images, torch.tensor([int(label) for _, label in pairs])

@@ -1,0 +1,193 @@
+"""Scenarios: every registered one keeps the promises of a scenario, and a user's own data becomes one."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+from hashroute.data import DATASETS, Split, dataset_status
+from hashroute.scenarios import SCENARIOS, Scenario, Task, load_scenario, register_scenario
+
+NEEDS = {
+    "digits": [],
+    "pairwise-mnist": ["mnist"],
+    "fashion-mnist": ["fashion-mnist", "mnist"],
+    "svhn-cifar100": ["svhn", "cifar-100"],
+    "split-cifar100": ["cifar-100"],
+}
+TASKS = {
+    "digits": ["0 or 1", "2 or 3", "4 or 5", "6 or 7", "8 or 9"],
+    "pairwise-mnist": ["0 or 1", "2 or 3", "4 or 5", "6 or 7", "8 or 9"],
+    "fashion-mnist": ["Fashion", "MNIST"],
+    "svhn-cifar100": ["SVHN", *(f"CIFAR {first}-{first + 9}" for first in range(0, 100, 10))],
+    "split-cifar100": [f"CIFAR {first}-{first + 9}" for first in range(0, 100, 10)],
+}
+
+
+def load_or_skip(name: str, **options: float) -> Scenario:
+    for dataset in NEEDS[name]:
+        if dataset_status(dataset).missing:
+            pytest.skip(f"{dataset} is not in the data folder")
+    return load_scenario(name, **options)
+
+
+def rows(split: Split) -> set[bytes]:
+    return {image.numpy().tobytes() for image in split.images}
+
+
+def test_all_are_known() -> None:
+    assert set(SCENARIOS) - set(NEEDS) == {"folders"}
+    assert {dataset for needed in NEEDS.values() for dataset in needed} == set(DATASETS)
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_what_a_scenario_promises(name: str) -> None:
+    scenario = load_or_skip(name, fraction=0.2)
+    assert [task.name for task in scenario.tasks] == TASKS[name]
+    for task in scenario.tasks:
+        for split in (task.train, task.validation, task.test):
+            assert split.images.dtype == torch.uint8
+            assert split.labels.unique().tolist() == list(range(task.classes))
+        assert len(task.train) / len(task.validation) == pytest.approx(9, rel=0.25)
+        assert len(set(task.class_names)) == task.classes
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_nothing_is_in_two_splits_and_every_time_the_same(name: str) -> None:
+    scenario, again = load_or_skip(name), load_or_skip(name)
+    for task, other in zip(scenario.tasks, again.tasks, strict=True):
+        assert torch.equal(task.train.images, other.train.images)
+        assert torch.equal(task.validation.labels, other.validation.labels)
+    task = scenario.tasks[-1]
+    if name == "digits":  # the large data sets hold a few images twice
+        assert not rows(task.train) & rows(task.validation)
+        assert not (rows(task.train) | rows(task.validation)) & rows(task.test)
+    total = sum(len(part) for part in (task.train, task.validation, task.test))
+    assert total == {"digits": 354, "pairwise-mnist": 13783, "fashion-mnist": 70000}.get(name, 6000)
+
+
+def test_cifar_tasks_have_their_classes() -> None:
+    scenario = load_or_skip("split-cifar100")
+    assert scenario.tasks[0].class_names[0] == "apple"
+    assert scenario.tasks[9].class_names[9] == "worm"
+    assert scenario.tasks[3].augmentations == {"flip", "shift"}
+
+
+def test_a_fraction_keeps_every_class_in_proportion() -> None:
+    whole, part = load_scenario("digits"), load_scenario("digits", fraction=0.1)
+    for task, small in zip(whole.tasks, part.tasks, strict=True):
+        expected = [max(1, round(0.1 * int(count))) for count in task.train.labels.bincount()]
+        assert small.train.labels.bincount().tolist() == expected
+        assert rows(small.train) <= rows(task.train)
+
+
+def test_ones_own_tensors_and_datasets() -> None:
+    images = torch.rand(40, 3, 6, 6)
+    labels = torch.arange(40) % 4
+    tasks = [
+        Task.from_data("tensors", (images, labels), (images[:8], labels[:8])),
+        Task.from_data("dataset", TensorDataset(images, labels), TensorDataset(images[:8], labels[:8]), list("abcd")),
+        Task.from_data(
+            "split", Split((images * 255).round().byte(), labels), Split((images[:8] * 255).byte(), labels[:8])
+        ),
+    ]
+    scenario = Scenario("mine", tuple(tasks))
+    assert scenario.image_shape == (3, 6, 6)
+    assert torch.equal(tasks[0].train.images, tasks[1].train.images)
+    assert torch.equal(tasks[0].train.images, tasks[2].train.images)
+    assert tasks[0].class_names == ("0", "1", "2", "3")
+    assert (len(tasks[0].train), len(tasks[0].validation), len(tasks[0].test)) == (36, 4, 8)
+
+
+BAD = {
+    "unknown": (lambda: load_scenario("imagenet"), "there is no scenario 'imagenet': expected one of digits, "),
+    "fraction": (lambda: load_scenario("digits", fraction=0), "fraction is 0: expected a number above 0, up to 1"),
+    "twice": (lambda: register_scenario("digits")(lambda: None), "there is a scenario 'digits' already"),
+    "no tasks": (lambda: Scenario("mine", ()), "scenario 'mine' has no tasks"),
+    "range": (lambda: task(images=torch.rand(20, 1, 4, 4) * 9), "of task 'mine' go from .* expected numbers from"),
+    "labels": (lambda: task(names=["a"]), "labels of task 'mine' go from 0 to 1: expected 0 to 0"),
+    "few": (lambda: task(images=torch.rand(3, 1, 4, 4)), "'mine' has 3 images in 2 classes, too few to hold a share"),
+    "shapes": (lambda: task(test=torch.rand(4, 1, 5, 5)), "task 'mine' has images of different shapes"),
+    "other shape": (lambda: Scenario("x", (task(), task(torch.rand(20, 3, 4, 4)))), "the tasks before it of"),
+}  # fmt: skip
+
+
+def task(images: torch.Tensor | None = None, test: torch.Tensor | None = None, names: list[str] | None = None) -> Task:
+    images = torch.rand(20, 1, 4, 4) if images is None else images
+    test = images[:4] if test is None else test
+    return Task.from_data("mine", (images, torch.arange(len(images)) % 2), (test, torch.arange(len(test)) % 2), names)
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_one_clear_line(case: str) -> None:
+    make, message = BAD[case]
+    with pytest.raises(ValueError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def save_image(path: Path, mode: str, size: tuple[int, int], value: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    channels = {"L": (), "RGB": (3,), "RGBA": (4,)}[mode]
+    Image.fromarray(np.full((*size[::-1], *channels), value, np.uint8), mode=None).save(path)
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Two tasks of two classes, in several formats and sizes, with a broken file and a hidden one."""
+    for number in range(30):
+        mode, ending = [("RGB", "png"), ("L", "jpg"), ("RGBA", "png"), ("RGB", "bmp")][number % 4]
+        for task_name, class_name, value in (
+            ("1-pets", "cat", 10),
+            ("1-pets", "dog", 200),
+            ("2-cars", "a", 50),
+            ("2-cars", "b", 90),
+        ):
+            save_image(tmp_path / task_name / class_name / f"{number}.{ending}", mode, (20 + number, 30), value)
+    (tmp_path / "1-pets" / "cat" / "notes.txt").write_text("not an image")
+    (tmp_path / "1-pets" / "cat" / ".hidden").write_text("nor this")
+    truncated = tmp_path / "1-pets" / "dog" / "0.png"
+    truncated.write_bytes(truncated.read_bytes()[:40])
+    (tmp_path / "readme.txt").write_text("beside the tasks")
+    return tmp_path
+
+
+def test_folders_of_images(album: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        scenario = load_scenario("folders", folder=album, size=16)
+    assert [task.name for task in scenario.tasks] == ["1-pets", "2-cars"]
+    assert scenario.image_shape == (3, 16, 16)
+    pets = scenario.tasks[0]
+    assert pets.class_names == ("cat", "dog")
+    assert sum(len(split) for split in (pets.train, pets.validation, pets.test)) == 59
+    left_out = [record.getMessage() for record in caplog.records]
+    assert len(left_out) == 2
+    assert any("notes.txt is left out" in line for line in left_out)
+    assert any("0.png is left out" in line for line in left_out)
+    for split in (pets.train, pets.test):
+        assert (split.images.float().mean((1, 2, 3)) > 100).long().equal(split.labels)
+
+
+def test_folders_in_grey(album: Path) -> None:
+    assert load_scenario("folders", folder=str(album), size=8, colour=False).image_shape == (1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda album: album / "nowhere", "nowhere is not a folder"),
+        (lambda album: album / "1-pets" / "cat", "cat holds no folder: expected one for each task"),
+        (lambda album: album.joinpath("3-empty", "nothing").mkdir(parents=True) or album, "holds no image"),
+        (lambda album: album.joinpath("3-empty").mkdir() or album, "3-empty has 0 class folders"),
+    ],
+)  # fmt: skip
+def test_folders_that_are_not_a_scenario(album: Path, spoil: object, message: str) -> None:
+    folder = spoil(album)
+    with pytest.raises(ValueError, match=message):
+        load_scenario("folders", folder=folder)
