@@ -45,8 +45,8 @@ class DemoSettings:
 BATCH = 16
 HEAD_RATE = 1e-3
 ENCODER_RATE = 1e-4
-NETWORK: dict[str, Any] = {"basis_size": 16, "tau_expand": 0.5, "max_age": float("inf")}
-"""Larger bases that grow but never replace a vector, so that old tasks keep their paths (see docs/findings.md)."""
+NETWORK: dict[str, Any] = {"max_age": float("inf")}
+"""Bases grow but never replace a vector, so that old tasks keep their paths (see docs/findings.md)."""
 
 
 @dataclass

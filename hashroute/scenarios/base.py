@@ -79,8 +79,8 @@ class Task:
 
     def part(self, fraction: float) -> Task:
         """The same task with a fixed fraction of its images, each class in proportion."""
-        splits = {part: _fraction(getattr(self, part), fraction) for part in ("train", "validation", "test")}
-        return replace(self, **splits)
+        train, validation, test = (_fraction(split, fraction) for split in (self.train, self.validation, self.test))
+        return replace(self, train=train, validation=validation, test=test)
 
 
 @dataclass(frozen=True)
