@@ -55,7 +55,7 @@ class FeatureHash:
 
     def __call__(self, values: Tensor) -> Tensor:
         """values: (batch, length). Returns phi of each row: (batch, features)."""
-        # Adding up positive and negative terms apart saves a pass over the values, forward and backward.
+        # Adding up positive and negative terms apart saves a temporary as large as the values.
         table = self.table(values.shape[1], values.device)
         plus, minus = values.new_zeros(len(values), 2 * self.features).index_add(1, table, values).chunk(2, 1)
         return plus - minus
