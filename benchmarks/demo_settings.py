@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hashroute import demo
+from hashroute import demo, metrics
 from hashroute.scenarios import Task, load_scenario
 from hashroute.scenarios.base import hold_out
 
@@ -40,7 +40,7 @@ if __name__ == "__main__":
     for name, settings in VARIANTS.items():
         demo.NETWORK = settings
         runs = [demo.train(demo.DemoSettings(seed=seed), tasks, Console(quiet=True)) for seed in range(SEEDS)]
-        finals = [round(run.final("hrn"), 2) for run in runs]
+        finals = [round(metrics.final(run.accuracy["hrn"]), 2) for run in runs]
         rows.append({"name": name, "mean": round(statistics.mean(finals), 2), "lowest": min(finals), "final": finals})
         print(f"{name}: mean {rows[-1]['mean']}, lowest {rows[-1]['lowest']}", flush=True)
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")

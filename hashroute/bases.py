@@ -34,8 +34,8 @@ class Selection(NamedTuple):
         """
         rows = self.bases.flatten(0, 1)
         own = torch.arange(len(self.bases), device=rows.device) == self.basis[:, None]
-        projection = (hashed @ rows.T) * own.repeat_interleave(self.bases.shape[1], 1)
-        residues = torch.addmm(hashed, projection, rows, alpha=-1)
+        projections = (hashed @ rows.T).unflatten(1, self.bases.shape[:2]) * own[:, :, None]
+        residues = torch.addmm(hashed, projections.flatten(1), rows, alpha=-1)
         sizes = torch.linalg.vector_norm(residues.detach(), dim=1)
         nothing = sizes < NEGLIGIBLE
         if nothing.any():

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from rich.columns import Columns
@@ -24,6 +23,7 @@ from rich.table import Table
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from hashroute import metrics
 from hashroute.network import HashRoutedNetwork
 from hashroute.scenarios import Task, load_scenario
 
@@ -58,10 +58,6 @@ class DemoRun:
     network: HashRoutedNetwork
     heads: nn.ModuleList
     seconds: float
-
-    def final(self, learner: str) -> float:
-        """Mean accuracy over all tasks after the last."""
-        return float(np.mean([value for value in self.accuracy[learner][-1] if value is not None]))
 
 
 def pixels(images: Tensor, device: torch.device) -> Tensor:
@@ -201,7 +197,10 @@ def show(run: DemoRun, console: Console) -> None:
             table.add_row(task, *("" if value is None else f"{value:.1f}" for value in row))
         tables.append(table)
     console.print(Columns(tables, padding=(0, 3)))
-    finals = ", ".join(f"{name} {run.final(name):.1f} %" for name in run.accuracy)
+    finals = ", ".join(
+        f"{name} {metrics.final(rows):.1f} % (forgot {metrics.forgetting(rows):.1f})"
+        for name, rows in run.accuracy.items()
+    )
     used = int((run.network.bases.usage > 0).sum())
     console.print(
         f"after the last task, mean over all: {finals}; "

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import hashroute
+from hashroute import metrics
 from hashroute.demo import NETWORK, DemoRun, DemoSettings, new_head, pixels, train
 from hashroute.network import HashRoutedNetwork, Routing
 from hashroute.scenarios import load_scenario
@@ -120,7 +121,7 @@ def test_same_seed_same_result() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_it_remembers_with_any_seed(seed: int) -> None:
-    assert demo(seed, 10).final("hrn") >= 95
+    assert metrics.final(demo(seed, 10).accuracy["hrn"]) >= 95
 
 
 def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
