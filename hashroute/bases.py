@@ -37,7 +37,7 @@ class Selection(NamedTuple):
         projections = (hashed @ rows.T).unflatten(1, self.bases.shape[:2]) * own[:, :, None]
         residues = torch.addmm(hashed, projections.flatten(1), rows, alpha=-1)
         sizes = torch.linalg.vector_norm(residues.detach(), dim=1)
-        nothing = sizes < NEGLIGIBLE
+        nothing = sizes < max(NEGLIGIBLE, 8 * torch.finfo(hashed.dtype).eps)
         if nothing.any():
             residues, sizes = residues.masked_fill(nothing[:, None], 0.0), sizes.masked_fill(nothing, 0.0)
         return residues, sizes

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 import hashroute
-from hashroute.data import DATASETS, data_folder, dataset_status, load_dataset
+from hashroute.data import DATASETS, check_name, data_folder, dataset_status, load_dataset
 from hashroute.data.files import VARIABLE
 from hashroute.demo import DemoSettings, run_demo
 
@@ -41,8 +41,11 @@ def data(download: tyro.conf.Positional[tuple[str, ...]] = ()) -> None:
         download: Data sets to download first if they are missing, by name; `all` for all of them.
     """
     console = Console()
-    for name in DATASETS if download == ("all",) else download:
-        load_dataset(name, progress=sys.stderr.isatty())
+    names = tuple(DATASETS) if "all" in download else download
+    for name in names:
+        check_name(name)
+    for name in names:
+        load_dataset(name)
     table = Table("data set", "what is there", header_style="")
     for name in DATASETS:
         status = dataset_status(name)
@@ -70,6 +73,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("hashroute: stopped; nothing was saved", file=sys.stderr)
+        print("hashroute: stopped; nothing unfinished was kept", file=sys.stderr)
         return 130
     return 0

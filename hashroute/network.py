@@ -67,6 +67,7 @@ class HashRoutedNetwork(nn.Module):
         seed: of the hash functions and of the choice among empty units. Weights follow torch.manual_seed.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         image_shape: Sequence[int] = (1, 28, 28),
@@ -91,7 +92,7 @@ class HashRoutedNetwork(nn.Module):
         self.image_shape = tuple(int(size) for size in image_shape)
         self.features = features = int(features)
         self.depth = depth = int(depth)
-        self.tau_depth = tau_depth
+        self.tau_depth = float(tau_depth)
         self.last_residue = last_residue
         self.channels = channels
         self.gradient_regularisation = gradient_regularisation
@@ -125,10 +126,10 @@ class HashRoutedNetwork(nn.Module):
             0,
             int(basis_size),
             features,
-            tau_empty=tau_empty,
-            tau_expand=tau_expand,
-            max_age=max_age,
-            aging_rate=aging_rate,
+            tau_empty=float(tau_empty),
+            tau_expand=float(tau_expand),
+            max_age=float(max_age),
+            aging_rate=float(aging_rate),
             seed=seed,
         )
         self.add_units(units)
@@ -363,9 +364,9 @@ class HashRoutedNetwork(nn.Module):
             )
 
     def _parameter_group(self, optimizer: Optimizer) -> list[nn.Parameter]:
-        known = next(iter(self.units.parameters()), None)
+        own = {id(weight) for weight in self.units.parameters()}
         for group in optimizer.param_groups:
-            if any(weight is known for weight in group["params"]):
+            if any(id(weight) in own for weight in group["params"]):
                 parameters: list[nn.Parameter] = group["params"]
                 return parameters
         raise ValueError("the optimizer holds no weight of this network: pass the one that trains it, or none")

@@ -86,23 +86,35 @@ def broken_idx(folder: Path, how: str) -> None:
         images.write_bytes(b"hello")
     if how == "not idx":
         images.write_bytes(gzip.compress(b"hello"))
+    if how == "tiny":
+        images.write_bytes(gzip.compress(b"\0\0\x08"))
+    if how == "huge":
+        images.write_bytes(gzip.compress(b"\0\0\x08\x04" + b"\0\x01\0\0" * 4))
     if how == "short":
         write_idx(labels, np.zeros(10, np.uint8))
     read_idx_split(images, labels, count=40 if how == "number" else 30)
 
 
-@pytest.mark.parametrize("how", ["truncated", "flipped", "not gzip", "not idx", "short", "counts", "shape", "number"])
+IDX_FAULTS = ["truncated", "flipped", "not gzip", "not idx", "tiny", "huge", "short", "counts", "shape", "number"]
+
+
+@pytest.mark.parametrize("how", IDX_FAULTS)
 def test_a_broken_idx_file_is_named(how: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"(images|labels).gz cannot be used: .*; delete it") as error:
+    blamed = "labels" if how in ("short", "counts") else "images"
+    with pytest.raises(ValueError, match=rf"{blamed}.gz cannot be used: .*; delete it") as error:
         broken_idx(tmp_path, how)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("how", ["truncated", "labels", "number", "other pickle", "no pickle"])
+@pytest.mark.parametrize("how", ["truncated", "labels", "ragged", "rows", "number", "other pickle", "no pickle"])
 def test_a_broken_cifar_file_is_named(how: str, tmp_path: Path) -> None:
     path = cifar_file(tmp_path, top=100 if how == "labels" else 99)
     if how == "truncated":
         path.write_bytes(path.read_bytes()[:-1000])
+    if how == "ragged":
+        path.write_bytes(pickle.dumps({"data": np.zeros((20, 3072), np.uint8), "fine_labels": [[1], [2, 3]]}))
+    if how == "rows":
+        path.write_bytes(pickle.dumps({"data": np.zeros((20, 3000), np.uint8), "fine_labels": [1] * 20}))
     if how == "other pickle":
         path.write_bytes(pickle.dumps({"a": 1}))
     if how == "no pickle":
@@ -124,11 +136,15 @@ def test_a_pickle_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "harmed").exists()
 
 
-@pytest.mark.parametrize("how", ["truncated", "labels", "no mat", "empty"])
+@pytest.mark.parametrize("how", ["truncated", "labels", "fractions", "no mat", "empty", "newer"])
 def test_a_broken_svhn_file_is_named(how: str, tmp_path: Path) -> None:
     path = svhn_file(tmp_path, first=2 if how == "labels" else 1)
     if how == "truncated":
         path.write_bytes(path.read_bytes()[:-300])
+    if how == "fractions":
+        savemat(path, {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.full((4, 1), 1.5)})
+    if how == "newer":  # HDF5 inside
+        path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\x02IM" + b"\0" * 400)
     if how == "no mat":
         path.write_bytes(b"hello")
     if how == "empty":
@@ -157,13 +173,48 @@ def test_a_missing_file_is_downloaded_and_its_sum_checked(server: tuple[Path, st
     served, address = server
     (served / "a.gz").write_bytes(b"content")
     right = hashlib.md5(b"content").hexdigest()
-    _download(Source(address + "a.gz", right, ("a.gz",)), tmp_path / "data", progress=False)
+    _download(Source(address + "a.gz", right, ("a.gz",)), ("a.gz",), tmp_path / "data")
     assert (tmp_path / "data" / "a.gz").read_bytes() == b"content"
     with pytest.raises(
-        FileNotFoundError, match=r"a\.gz could not be downloaded .*get http.*/a.gz by other means and put it"
+        FileNotFoundError, match=r"a\.gz could not be downloaded .*get http.*/a.gz by other means and put a"
     ):
-        _download(Source(address + "a.gz", "0" * 32, ("a.gz",)), tmp_path / "other", progress=False)
+        _download(Source(address + "a.gz", "0" * 32, ("a.gz",)), ("a.gz",), tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())
+
+
+def test_what_went_wrong_is_said(server: tuple[Path, str], tmp_path: Path) -> None:
+    served, address = server
+    (served / "a.gz").write_bytes(b"content")
+    with pytest.raises(FileNotFoundError, match="its checksum is wrong"):
+        _download(Source(address + "a.gz", "0" * 32, ("a.gz",)), ("a.gz",), tmp_path)
+    with pytest.raises(FileNotFoundError, match="HTTPError 404"):
+        _download(Source(address + "b.gz", "0" * 32, ("b.gz",)), ("b.gz",), tmp_path)
+
+
+def test_an_archive_of_something_else_is_named(server: tuple[Path, str], tmp_path: Path) -> None:
+    served, address = server
+    with tarfile.open(served / "set.tar.gz", "w:gz") as tar:
+        tar.add(__file__, "cifar-100-python/other")
+    (served / "bad.tar.gz").write_bytes(b"no archive")
+    for name in ("set.tar.gz", "bad.tar.gz"):
+        md5 = hashlib.md5((served / name).read_bytes()).hexdigest()
+        with pytest.raises(ValueError, match=rf"{name} cannot be used: it is not the archive expected") as error:
+            _download(Source(address + name, md5, ("train",)), ("train",), tmp_path / "cifar-100-python")
+        assert "\n" not in str(error.value)
+
+
+def test_what_a_user_put_there_is_kept(server: tuple[Path, str], tmp_path: Path) -> None:
+    served, address = server
+    with tarfile.open(served / "set.tar.gz", "w:gz") as tar:
+        for name in ("train", "meta"):
+            tar.add(__file__, f"cifar-100-python/{name}")
+    md5 = hashlib.md5((served / "set.tar.gz").read_bytes()).hexdigest()
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    (folder / "train").write_bytes(b"mine")
+    _download(Source(address + "set.tar.gz", md5, ("train", "meta")), ("meta",), folder)
+    assert (folder / "train").read_bytes() == b"mine"
+    assert (folder / "meta").exists()
 
 
 def test_an_archive_is_laid_out(server: tuple[Path, str], tmp_path: Path) -> None:
@@ -173,7 +224,7 @@ def test_an_archive_is_laid_out(server: tuple[Path, str], tmp_path: Path) -> Non
         tar.add(served / "inside", "cifar-100-python/train")
     md5 = hashlib.md5((served / "set.tar.gz").read_bytes()).hexdigest()
     folder = tmp_path / "cifar-100-python"
-    _download(Source(address + "set.tar.gz", md5, ("train",)), folder, progress=False)
+    _download(Source(address + "set.tar.gz", md5, ("train",)), ("train",), folder)
     assert [path.name for path in folder.iterdir()] == ["train"]
     assert (folder / "train").read_bytes() == b"content"
 

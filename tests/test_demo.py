@@ -160,7 +160,7 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "hashroute: stopped; nothing was saved\n"
+    assert errors == "hashroute: stopped; nothing unfinished was kept\n"
     assert not list((tmp_path / "runs").iterdir())
 
 

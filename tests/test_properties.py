@@ -179,6 +179,14 @@ def test_large_values_do_not_overflow_the_hash(dtype: torch.dtype, value: float)
     torch.testing.assert_close(hashed, phi.normalised(maps), rtol=0, atol=1e-2 if dtype == torch.float16 else 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_sample_that_initialises_a_unit_stops_there_in_any_precision(dtype: torch.dtype) -> None:
+    network = small_network().to(dtype)
+    routing = network(some_images(1).to(dtype))
+    assert (routing.paths[0] >= 0).tolist() == [True, False, False]
+    assert not routing.features.any()
+
+
 def test_a_vector_inside_the_others_replaces_nothing() -> None:
     bases = Bases(1, 2, 3, tau_empty=0.0, tau_expand=0.0, max_age=1, aging_rate=2, seed=0)
     bases.vectors[0] = torch.eye(3)[:2]

@@ -118,7 +118,7 @@ def test_compiled_equals_eager() -> None:
         (dict(features=33), "its features is 33, this network's is 32"),
         (dict(basis_size=5), "its basis_size is 5, this network's is 3"),
         (dict(seed=1), "its seed is 1, this network's is 0"),
-        (dict(max_age=50), "its max_age is 50, this network's is 5.0"),
+        (dict(max_age=50), "its max_age is 50.0, this network's is 5.0"),
         (dict(units=[UnitSpec(6, 3, 1, 1)] * 4), "its units is"),
         (dict(units=[UnitSpec(6, 3, 1, 1)] * 5), "its number of units is 5, this network's is 4"),
     ],
@@ -145,7 +145,9 @@ def test_thresholds_may_differ() -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    network = small_network(features=np.int64(32), depth=np.int64(3), seed=np.int64(0), basis_size=np.int32(3))
+    network = small_network(
+        features=np.int64(32), depth=np.int64(3), seed=np.int64(0), basis_size=np.int32(3), tau_empty=np.float32(0.2)
+    )
     network.load_state_dict(small_network().state_dict())
 
 

@@ -105,6 +105,23 @@ def test_ones_own_tensors_and_datasets() -> None:
     assert (len(tasks[0].train), len(tasks[0].validation), len(tasks[0].test)) == (36, 4, 8)
 
 
+def test_arrays_and_pillow_images_are_data_too() -> None:
+    pixels = np.arange(20 * 6 * 5 * 3).reshape(20, 6, 5, 3).astype(np.uint8)
+    labels = np.arange(20) % 2
+    arrays = Task.from_data("arrays", (pixels.transpose(0, 3, 1, 2), labels), (pixels.transpose(0, 3, 1, 2), labels))
+    pairs = [(Image.fromarray(image), int(label)) for image, label in zip(pixels, labels, strict=True)]
+    pictures = Task.from_data("pictures", pairs, pairs)
+    assert arrays.train.images.shape[1:] == (3, 6, 5)
+    assert torch.equal(arrays.train.images, pictures.train.images)
+
+
+def test_every_class_is_held_out_however_small() -> None:
+    labels = torch.tensor([0] * 200 + [1] * 4 + [2] * 2)
+    task = Task.from_data("uneven", (torch.rand(206, 1, 2, 2), labels), (torch.rand(206, 1, 2, 2), labels))
+    assert task.validation.labels.bincount().tolist() == [20, 1, 1]
+    assert task.train.labels.bincount().tolist() == [180, 3, 1]
+
+
 BAD = {
     "unknown": (lambda: load_scenario("imagenet"), "there is no scenario 'imagenet': expected one of digits, "),
     "fraction": (lambda: load_scenario("digits", fraction=0), "fraction is 0: expected a number above 0, up to 1"),
@@ -112,16 +129,38 @@ BAD = {
     "no tasks": (lambda: Scenario("mine", ()), "scenario 'mine' has no tasks"),
     "range": (lambda: task(images=torch.rand(20, 1, 4, 4) * 9), "of task 'mine' go from .* expected numbers from"),
     "labels": (lambda: task(names=["a"]), "labels of task 'mine' go from 0 to 1: expected 0 to 0"),
-    "few": (lambda: task(images=torch.rand(3, 1, 4, 4)), "'mine' has 3 images in 2 classes, too few to hold a share"),
+    "few": (lambda: task(images=torch.rand(3, 1, 4, 4)), "class 1 of 'mine' has one image: expected at least two"),
+    "nan": (lambda: task(images=torch.full((20, 1, 4, 4), float("nan"))), "of task 'mine' go from nan to nan"),
+    "counts": (lambda: own(torch.rand(9, 1, 4, 4), torch.zeros(8)), "the data of task 'mine' cannot be used"),
+    "part labels": (lambda: own(torch.rand(9, 1, 4, 4), torch.arange(9) % 2 + 0.5), "labels .* are torch.float"),
+    "one-hot": (lambda: own(torch.rand(9, 1, 4, 4), torch.eye(9)[:, :2].long()), r"torch.int64 of shape \(.*, 2\)"),
+    "words": (lambda: own(torch.rand(2, 1, 4, 4), ["cat", "dog"]), "the data of task 'mine' cannot be used"),
+    "sizes": (lambda: Task.from_data("mine", [(np.zeros((1, n, 4)), 0) for n in (4, 5)], []), "cannot be used"),
+    "nothing": (lambda: Task.from_data("mine", [], []), "the data of task 'mine' cannot be used"),
+    "none": (lambda: Task.from_data("mine", None, None), "the data of task 'mine' cannot be used"),
+    "augmentation": (lambda: task(augmentations=["rotate"]), r"\['rotate'\]: expected some of flip, shift"),
+    "no folder": (lambda: load_scenario("folders"), "scenario 'folders' cannot be made with no options: missing"),
+    "option": (lambda: load_scenario("digits", size=3), "cannot be made with {'size': 3}: got an unexpected"),
     "shapes": (lambda: task(test=torch.rand(4, 1, 5, 5)), "task 'mine' has images of different shapes"),
     "other shape": (lambda: Scenario("x", (task(), task(torch.rand(20, 3, 4, 4)))), "the tasks before it of"),
 }  # fmt: skip
 
 
-def task(images: torch.Tensor | None = None, test: torch.Tensor | None = None, names: list[str] | None = None) -> Task:
+def own(images: object, labels: object) -> Task:
+    return Task.from_data("mine", (images, labels), (images, labels), ["a", "b"])
+
+
+def task(
+    images: torch.Tensor | None = None,
+    test: torch.Tensor | None = None,
+    names: list[str] | None = None,
+    augmentations: tuple[str, ...] = (),
+) -> Task:
     images = torch.rand(20, 1, 4, 4) if images is None else images
     test = images[:4] if test is None else test
-    return Task.from_data("mine", (images, torch.arange(len(images)) % 2), (test, torch.arange(len(test)) % 2), names)
+    return Task.from_data(
+        "mine", (images, torch.arange(len(images)) % 2), (test, torch.arange(len(test)) % 2), names, augmentations
+    )
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -135,7 +174,10 @@ def test_a_mistake_is_one_clear_line(case: str) -> None:
 def save_image(path: Path, mode: str, size: tuple[int, int], value: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     channels = {"L": (), "RGB": (3,), "RGBA": (4,)}[mode]
-    Image.fromarray(np.full((*size[::-1], *channels), value, np.uint8), mode=None).save(path)
+    image = Image.fromarray(np.full((*size[::-1], *channels), value, np.uint8))
+    if mode == "RGBA":
+        image.putalpha(255)
+    image.save(path)
 
 
 @pytest.fixture
@@ -172,6 +214,31 @@ def test_folders_of_images(album: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert any("0.png is left out" in line for line in left_out)
     for split in (pets.train, pets.test):
         assert (split.images.float().mean((1, 2, 3)) > 100).long().equal(split.labels)
+
+
+def test_folders_read_images_as_a_person_sees_them(tmp_path: Path) -> None:
+    folder = tmp_path / "odd"
+    ramp = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
+    sideways = Image.fromarray(np.repeat(np.linspace(0, 255, 32).astype(np.uint8)[None], 32, 0))
+    turned = Image.Exif()
+    turned[0x0112] = 6  # rotate by 90 degrees
+    for name, other in (("deep", "clear"), ("turned", "plain")):
+        for number in range(6):
+            for class_name in (name, other):
+                (folder / name / class_name).mkdir(parents=True, exist_ok=True)
+            if name == "deep":
+                Image.fromarray(ramp).save(folder / name / name / f"{number}.png")
+                hidden = Image.new("RGBA", (32, 32), (255, 0, 0, 0))
+                hidden.save(folder / name / other / f"{number}.png")
+            else:
+                sideways.save(folder / name / name / f"{number}.png", exif=turned)
+                sideways.save(folder / name / other / f"{number}.png")
+    deep, exif = load_scenario("folders", folder=folder, size=32).tasks
+    clear, ramps = (deep.train.images[deep.train.labels == label].float() for label in (0, 1))
+    assert (clear == 255).all()
+    assert ramps.mean() == pytest.approx(127, abs=1)
+    plain, rotated = (exif.train.images[exif.train.labels == label][0, 0] for label in (0, 1))
+    assert torch.equal(rotated, torch.rot90(plain, -1))
 
 
 def test_folders_in_grey(album: Path) -> None:

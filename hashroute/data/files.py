@@ -10,8 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import pooch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress
 
 from hashroute.data.readers import (
+    BrokenFileError,
     Dataset,
     read_cifar_names,
     read_cifar_split,
@@ -153,41 +156,92 @@ def dataset_status(name: str) -> Status:
     return Status(name, folder, (), None, (len(dataset.train), len(dataset.test)))
 
 
-def load_dataset(name: str, progress: bool = False) -> Dataset:
+def load_dataset(name: str) -> Dataset:
     """Read a data set; files that are not there are downloaded first. The result is shared: do not change it."""
-    if name not in DATASETS:
-        raise ValueError(f"there is no data set {name!r}: expected one of {', '.join(DATASETS)}")
+    check_name(name)
     files = DATASETS[name]
     folder = data_folder() / files.folder
     for source in files.sources:
-        if not all((folder / file).exists() for file in source.files):
-            _download(source, folder, progress)
+        if missing := tuple(file for file in source.files if not (folder / file).exists()):
+            _download(source, missing, folder)
     return _read(name, folder, tuple((folder / file).stat().st_mtime_ns for s in files.sources for file in s.files))
 
 
-@lru_cache(maxsize=8)
+def check_name(name: str) -> None:
+    """Raise an error if there is no data set of this name."""
+    if name not in DATASETS:
+        raise ValueError(f"there is no data set {name!r}: expected one of {', '.join(DATASETS)}")
+
+
+@lru_cache(maxsize=2)
 def _read(name: str, folder: Path, _changed: tuple[int, ...]) -> Dataset:
     return DATASETS[name].read(folder)
 
 
-def _download(source: Source, folder: Path, progress: bool) -> None:
-    """Fetch a file, check its sum, and lay its contents out; a file appears whole or not at all."""
+def _download(source: Source, missing: tuple[str, ...], folder: Path) -> None:
+    """Fetch a file, check its sum, and lay out what is missing; a file appears whole or not at all."""
     archive = source.url.endswith(".tar.gz")
-    name = source.url.rsplit("/", 1)[1] if archive else source.files[0]
+    name = source.url.rsplit("/", 1)[1]
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        path = Path(pooch.retrieve(source.url, f"md5:{source.md5}", name, folder, progressbar=progress))
+        with _Bar(name) as bar:
+            fetch = pooch.HTTPDownloader(progressbar=bar)
+            path = Path(pooch.retrieve(source.url, f"md5:{source.md5}", name, folder, downloader=fetch))
     except (OSError, ValueError) as error:
-        reason = str(error).split(".")[0] if isinstance(error, ValueError) else type(error).__name__
+        # Pooch has a ValueError for a sum that does not match; everything else is the network or the disk.
+        status = getattr(getattr(error, "response", None), "status_code", "")
+        reason = (
+            "its checksum is wrong" if isinstance(error, ValueError) else f"{type(error).__name__} {status}".strip()
+        )
         raise FileNotFoundError(
-            f"{' and '.join(source.files)} could not be downloaded ({reason}): get {source.url} by other means and put "
-            f"{'its contents' if archive else 'it'} into {folder}, or set {VARIABLE} to a folder that has {folder.name}"
+            f"{', '.join(missing)} could not be downloaded ({reason}): get {source.url} by other means and put "
+            f"{', '.join(missing)} into {folder}, or set {VARIABLE} to a folder that has {folder.name}"
         ) from None
     if archive:
+        _extract(path, missing, folder)
+
+
+def _extract(path: Path, files: tuple[str, ...], folder: Path) -> None:
+    """Take these files out of an archive, by name, and delete it."""
+    try:
         with tarfile.open(path) as tar:
-            for file in source.files:
+            for file in files:
                 member = tar.extractfile(f"{folder.name}/{file}")
-                if member is not None:
-                    part = folder / f".{file}.part"
-                    part.write_bytes(member.read())
-                    part.rename(folder / file)
-        path.unlink()
+                if member is None:
+                    raise KeyError(f"{file} is no file")
+                part = folder / f".{file}.part"
+                part.write_bytes(member.read())
+                part.rename(folder / file)
+    except (KeyError, tarfile.TarError, EOFError) as error:
+        raise BrokenFileError(path, f"it is not the archive expected ({error})") from None
+    path.unlink()
+
+
+class _Bar:
+    """A progress bar in the form that pooch calls; it shows nothing where there is no terminal."""
+
+    def __init__(self, name: str) -> None:
+        console = Console(stderr=True)
+        self.progress = Progress(
+            "{task.description}", BarColumn(), DownloadColumn(), console=console, disable=not console.is_terminal
+        )
+        self.task = self.progress.add_task(name, total=None)
+        self.total = 0  # pooch sets it when it knows
+
+    def __enter__(self) -> _Bar:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def update(self, size: int) -> None:
+        """This many bytes more."""
+        self.progress.update(self.task, advance=size, total=self.total)
+
+    def reset(self) -> None:
+        """From the beginning; pooch does this at the end, to fill the bar once more."""
+        self.progress.update(self.task, completed=0)
+
+    def close(self) -> None:
+        """Nothing: the bar ends with its context."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from sklearn.model_selection import train_test_split
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from hashroute.data import Split
@@ -37,6 +39,10 @@ class Task:
     """Of the data set's pixels, channel by channel, from 0 to 1: the published experiments scale by these."""
 
     def __post_init__(self) -> None:
+        unknown = self.augmentations - set(get_args(Augmentation))
+        if unknown:
+            known = ", ".join(get_args(Augmentation))
+            raise ValueError(f"task {self.name!r} has augmentations {sorted(unknown)}: expected some of {known}")
         shapes = {tuple(split.images.shape[1:]) for split in (self.train, self.validation, self.test)}
         if len(shapes) > 1:
             raise ValueError(f"task {self.name!r} has images of different shapes {sorted(shapes)}: make them alike")
@@ -48,6 +54,7 @@ class Task:
                     f"the {part} images of task {self.name!r} are {split.images.dtype} of shape "
                     f"{tuple(split.images.shape)}: expected torch.uint8 of (number, channels, height, width)"
                 )
+            check_labels(split, self.name)
             top = int(split.labels.max())
             if int(split.labels.min()) < 0 or top >= len(self.class_names):
                 raise ValueError(
@@ -129,22 +136,37 @@ def load_scenario(name: str, fraction: float = 1.0, **options: Any) -> Scenario:
         raise ValueError(f"there is no scenario {name!r}: expected one of {', '.join(SCENARIOS)}")
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction is {fraction}: expected a number above 0, up to 1")
+    try:
+        inspect.signature(SCENARIOS[name]).bind(**options)
+    except TypeError as error:
+        raise ValueError(f"scenario {name!r} cannot be made with {options or 'no options'}: {error}") from None
     scenario = SCENARIOS[name](**options)
     if fraction == 1:
         return scenario
     return Scenario(scenario.name, tuple(task.part(fraction) for task in scenario.tasks))
 
 
-def hold_out(split: Split, name: str, share: float = 0.1) -> tuple[Split, Split]:
-    """What is left, and a fixed share of every class."""
-    try:
-        kept, held = train_test_split(np.arange(len(split)), test_size=share, random_state=0, stratify=split.labels)
-    except ValueError:
+def check_labels(split: Split, name: str) -> None:
+    """Raise an error unless there is one whole number for each image."""
+    if split.labels.dtype != torch.int64 or split.labels.shape != (len(split),):
         raise ValueError(
-            f"{name!r} has {len(split)} images in {len(split.labels.unique())} classes, too few to hold a share of "
-            f"{share:g} out: give every class at least two images, and each share at least one image for each class"
-        ) from None
-    return split[torch.from_numpy(np.sort(kept))], split[torch.from_numpy(np.sort(held))]
+            f"the labels of task {name!r} are {split.labels.dtype} of shape {tuple(split.labels.shape)}: "
+            f"expected torch.int64, one for each of {len(split)} images"
+        )
+
+
+def hold_out(split: Split, name: str, share: float = 0.1) -> tuple[Split, Split]:
+    """What is left, and a fixed share of every class: at least one image, and never all."""
+    check_labels(split, name)
+    generator = torch.Generator().manual_seed(0)
+    held = torch.zeros(len(split), dtype=torch.bool)
+    for label in split.labels.unique():
+        members = (split.labels == label).nonzero()[:, 0]
+        if len(members) < 2:
+            raise ValueError(f"class {int(label)} of {name!r} has one image: expected at least two, to hold some out")
+        count = max(1, round(share * len(members)))
+        held[members[torch.randperm(len(members), generator=generator)[:count]]] = True
+    return split[~held], split[held]
 
 
 def choose_classes(split: Split, classes: Sequence[int]) -> Split:
@@ -166,23 +188,36 @@ def _fraction(split: Split, fraction: float) -> Split:
 
 
 def _as_split(data: Data, name: str) -> Split:
+    """Images and labels, however they come, as a split."""
     if isinstance(data, Split):
         return data
-    images, labels = data if isinstance(data, tuple) else _stacked(data, name)
-    if images.is_floating_point():
-        if images.min() < 0 or images.max() > 1:
+    try:
+        images, labels = data if isinstance(data, tuple) else zip(*data, strict=True)
+        pixels = images if isinstance(images, Tensor) else torch.from_numpy(np.stack([_array(i) for i in images]))
+        numbers = labels if isinstance(labels, Tensor) else torch.from_numpy(np.stack([_array(i) for i in labels]))
+        if len(pixels) != len(numbers):
+            raise ValueError(f"{len(pixels)} images and {len(numbers)} labels")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the data of task {name!r} cannot be used ({error}): expected two tensors, or a Dataset of an image, "
+            "(channels, height, width), and a label for each"
+        ) from None
+    if pixels.is_floating_point():
+        if not (pixels.min() >= 0 and pixels.max() <= 1):  # so that NaN fails, too
             raise ValueError(
-                f"the images of task {name!r} go from {images.min():g} to {images.max():g}: "
+                f"the images of task {name!r} go from {pixels.min():g} to {pixels.max():g}: "
                 "expected numbers from 0 to 1, or uint8"
             )
-        images = (images * 255).round().to(torch.uint8)
-    return Split(images, labels.long())
+        pixels = (pixels * 255).round().to(torch.uint8)
+    return Split(pixels, numbers if numbers.is_floating_point() else numbers.long())
 
 
-def _stacked(data: Iterable[tuple[Any, Any]], name: str) -> tuple[Tensor, Tensor]:
-    """All images and labels of a Dataset."""
-    pairs = list(data)
-    if not pairs:
-        raise ValueError(f"task {name!r} has no images: it needs some to train, validate and test")
-    images = torch.stack([torch.as_tensor(np.asarray(image)) for image, _ in pairs])
-    return images, torch.tensor([int(label) for _, label in pairs])
+def _array(value: Any) -> NDArray[Any]:
+    """An image, or a label, as an array; a Pillow image has its channels last, or none, and gets them first."""
+    if isinstance(value, Tensor):
+        found: NDArray[Any] = value.numpy(force=True)
+        return found
+    array = np.array(value)
+    if isinstance(value, Image.Image):
+        return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+    return array

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hashroute.data import Split
 from hashroute.scenarios.base import Scenario, Task, hold_out, register_scenario
@@ -20,8 +20,9 @@ logger = logging.getLogger(__name__)
 def folders(folder: str | Path, size: int = 32, colour: bool = True) -> Scenario:
     """Read folder/TASK/CLASS/*, tasks and classes in the order of their names.
 
-    Every image is scaled to size x size pixels, and grey or colour images become alike. A fifth of each class is for
-    the test, a tenth of the rest for validation. Files that are no images are named in a warning and left out.
+    Every image is scaled to size x size pixels, and grey or colour images become alike; transparent ones are put on
+    white. A fifth of each class is for the test, a tenth of the rest for validation. What cannot be read as an image is
+    named in a warning and left out.
     """
     folder = Path(folder)
     if size < 1:
@@ -63,7 +64,15 @@ def _read(path: Path, size: int, colour: bool) -> NDArray[np.uint8] | None:
     """An image as (channels, size, size), None if it cannot be read."""
     try:
         with Image.open(path) as image:
-            pixels = np.asarray(image.convert("RGB" if colour else "L").resize((size, size), Image.Resampling.BILINEAR))
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode.startswith("I;16"):  # 16 bits a pixel
+                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+            if upright.mode in ("I", "F"):
+                raise ValueError("pixels of 32 bits have no fixed range")
+            if upright.has_transparency_data:
+                upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright.convert("RGBA"))
+            plain = upright.convert("RGB" if colour else "L").resize((size, size), Image.Resampling.BILINEAR)
+            pixels = np.asarray(plain)
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         logger.warning("%s is left out: it cannot be read as an image (%s)", path, error)
         return None

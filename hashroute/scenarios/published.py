@@ -25,7 +25,7 @@ AUGMENTATIONS: dict[str, tuple[Augmentation, ...]] = {
 
 def dataset_task(dataset: str, name: str, classes: Sequence[int] | None = None) -> Task:
     """A task made of some classes of a data set, or of all; a tenth of its training images is for validation."""
-    data = load_dataset(dataset, progress=True)
+    data = load_dataset(dataset)
     classes = range(len(data.class_names)) if classes is None else classes
     train, validation = hold_out(choose_classes(data.train, classes), name)
     names = tuple(data.class_names[label] for label in classes)
