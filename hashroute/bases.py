@@ -9,6 +9,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hashroute.hashing import NEGLIGIBLE, integer_hash
@@ -109,7 +110,7 @@ class Bases(nn.Module):
         hashed: (n, features), detached, no row zero. used: (n, M), true where a unit is already in the sample's path.
         """
         projections = (hashed @ self.vectors.flatten(0, 1).T).view(len(hashed), len(self), self.size)
-        strength = projections.square().sum(2)  # |B_k h|^2
+        strength = _strength(projections)
         not_free = self.ranks == 0 if used is None else used | (self.ranks == 0)
         strength.masked_fill_(not_free, -1.0)
         best, units = strength.max(1)
@@ -147,7 +148,7 @@ class Bases(nn.Module):
             column = hashed[start:] @ self.vectors[unit].T
             projections[start:, unit] = column
             used = strength[start:, unit] < 0
-            strength[start:, unit] = column.square().sum(1).masked_fill(used, -1.0)
+            strength[start:, unit] = _strength(column).masked_fill(used, -1.0)
             best, units[start:] = strength[start:].max(1)
             if (offset := self._first_change(best, units[start:])) is None:
                 break
@@ -209,7 +210,7 @@ class Bases(nn.Module):
             self.counters[unit, oldest] = 0
         else:
             self.ages[unit] += 1
-            self.counters[unit, (basis[:rank] @ vector).abs().argmin()] += 1
+            self.counters[unit, _lowest(basis[:rank] @ vector)] += 1
 
     def _age(self, units: Tensor, projections: Tensor) -> None:
         """Count the selections of vectors that change no basis (the last lines of Algorithm 4)."""
@@ -218,10 +219,20 @@ class Bases(nn.Module):
         counts = torch.bincount(units, minlength=len(self))
         self.usage += counts
         self.ages += counts
-        own = projections[torch.arange(len(units), device=units.device), units].abs()
+        own = projections[torch.arange(len(units), device=units.device), units]
         own.masked_fill_(torch.arange(self.size, device=units.device) >= self.ranks[units][:, None], math.inf)
-        lowest = torch.bincount(units * self.size + own.argmin(1), minlength=self.counters.numel())
+        lowest = torch.bincount(units * self.size + _lowest(own), minlength=self.counters.numel())
         self.counters += lowest.view_as(self.counters)
+
+
+def _strength(projections: Tensor) -> Tensor:
+    """|B_k h|^2 of projections (..., m); next to nothing is 0, so that ties are ties and not decided by rounding."""
+    return F.threshold(projections.square().sum(-1), NEGLIGIBLE**2, 0.0)
+
+
+def _lowest(projections: Tensor) -> Tensor:
+    """Which of the projections (..., m) is lowest; all that are next to nothing tie."""
+    return projections.abs().clamp_min(NEGLIGIBLE).argmin(-1)
 
 
 def _orthonormal(vector: Tensor, basis: Tensor) -> Tensor:

@@ -39,8 +39,9 @@ class Basis:
         return (B @ h) @ B
 
     def magnitude(self, h: Tensor) -> float:
-        """|B h|"""
-        return float(torch.linalg.vector_norm(torch.stack(self.vectors) @ h))
+        """|B h|. Settled: next to nothing is 0, so that ties are ties."""
+        size = float(torch.linalg.vector_norm(torch.stack(self.vectors) @ h))
+        return size if size > EPSILON else 0.0
 
 
 @dataclass
@@ -210,7 +211,7 @@ class Reference:
             self.events["replace"] += 1
         else:
             basis.age += 1
-            projections = [abs(float(v @ h)) for v in basis.vectors]
+            projections = [max(abs(float(v @ h)), EPSILON) for v in basis.vectors]
             basis.counters[projections.index(min(projections))] += 1
 
     # ------------------------------------------------ f_k, with the regularised weight gradient

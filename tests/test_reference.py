@@ -255,7 +255,7 @@ def cases(draw: st.DrawFn) -> Case:
 def test_fast_equals_reference_for_drawn_settings() -> None:
     total: Counter[str] = Counter()
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     @given(cases())
     def check(case: Case) -> None:
         total.update(run_both(case))
