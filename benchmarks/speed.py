@@ -179,7 +179,7 @@ class Report:
         self.add(f"over reference, {name}, batch {batch}", slow_seconds / fast_seconds, aim, speeds)
         self.rows[-1]["reason"] = (
             f"one convolution with head and Adam, unrouted, is {slow_seconds / plain_seconds:.0f}x the reference; "
-            "the rest is a fixed cost for each of some 300 small operations"
+            "the rest is a fixed cost for each of many small operations"
         )
 
     def over_plain(

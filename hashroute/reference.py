@@ -113,12 +113,12 @@ class Reference:
             if self.network.training:
                 self.expand(h, i)
                 self.update(h, i)
-        if torch.linalg.vector_norm(r.detach()) < EPSILON:  # settled: rounding noise has no direction
-            r = torch.zeros_like(r)
+        size = float(torch.linalg.vector_norm(r.detach()))
+        if size < EPSILON:  # settled: rounding noise has no direction
+            r, size = torch.zeros_like(r), 0.0
         walk.H = walk.H + r
         walk.residues.append(r)
         walk.J.append(i)
-        size = float(torch.linalg.vector_norm(r.detach()))
         if level == self.network.levels - 1:  # what the last unit would compute is thrown away
             return
         if size < self.network.tau_depth:

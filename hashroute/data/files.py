@@ -38,6 +38,10 @@ class Source:
     files: tuple[str, ...]
     """Relative to the data set's folder; an archive holds several."""
 
+    def missing(self, folder: Path) -> tuple[str, ...]:
+        """Those that are not in this folder."""
+        return tuple(file for file in self.files if not (folder / file).exists())
+
 
 @dataclass(frozen=True)
 class DatasetFiles:
@@ -146,7 +150,7 @@ def dataset_status(name: str) -> Status:
     """Look at the files of a data set without downloading any."""
     files = DATASETS[name]
     folder = data_folder() / files.folder
-    missing = tuple(file for source in files.sources for file in source.files if not (folder / file).exists())
+    missing = tuple(file for source in files.sources for file in source.missing(folder))
     if missing:
         return Status(name, folder, missing, None, None)
     try:
@@ -162,7 +166,7 @@ def load_dataset(name: str) -> Dataset:
     files = DATASETS[name]
     folder = data_folder() / files.folder
     for source in files.sources:
-        if missing := tuple(file for file in source.files if not (folder / file).exists()):
+        if missing := source.missing(folder):
             _download(source, missing, folder)
     return _read(name, folder, tuple((folder / file).stat().st_mtime_ns for s in files.sources for file in s.files))
 

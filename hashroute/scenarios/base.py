@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -160,12 +160,10 @@ def hold_out(split: Split, name: str, share: float = 0.1) -> tuple[Split, Split]
     check_labels(split, name)
     generator = torch.Generator().manual_seed(0)
     held = torch.zeros(len(split), dtype=torch.bool)
-    for label in split.labels.unique():
-        members = (split.labels == label).nonzero()[:, 0]
+    for label, members in _classes(split):
         if len(members) < 2:
-            raise ValueError(f"class {int(label)} of {name!r} has one image: expected at least two, to hold some out")
-        count = max(1, round(share * len(members)))
-        held[members[torch.randperm(len(members), generator=generator)[:count]]] = True
+            raise ValueError(f"class {label} of {name!r} has one image: expected at least two, to hold some out")
+        held[_share(members[torch.randperm(len(members), generator=generator)], share)] = True
     return split[~held], split[held]
 
 
@@ -179,12 +177,18 @@ def choose_classes(split: Split, classes: Sequence[int]) -> Split:
 
 def _fraction(split: Split, fraction: float) -> Split:
     """The first images of every class, the same share of each and at least one."""
-    rows = [
-        members[: max(1, round(fraction * len(members)))]
-        for label in split.labels.unique()
-        for members in [(split.labels == label).nonzero()[:, 0]]
-    ]
-    return split[torch.cat(rows).sort().values]
+    return split[torch.cat([_share(members, fraction) for _, members in _classes(split)]).sort().values]
+
+
+def _classes(split: Split) -> Iterator[tuple[int, Tensor]]:
+    """Every label, and the rows that have it."""
+    for label in split.labels.unique().tolist():
+        yield label, (split.labels == label).nonzero()[:, 0]
+
+
+def _share(members: Tensor, share: float) -> Tensor:
+    """The first of them, this share and at least one."""
+    return members[: max(1, round(share * len(members)))]
 
 
 def _as_split(data: Data, name: str) -> Split:
