@@ -37,8 +37,12 @@ class Task:
     mean: tuple[float, ...] | None = None
     deviation: tuple[float, ...] | None = None
     """Of the data set's pixels, channel by channel, from 0 to 1: the published experiments scale by these."""
+    dataset: str = ""
+    """The data set that the images come from; by default one of the task's own."""
 
     def __post_init__(self) -> None:
+        if not self.dataset:
+            object.__setattr__(self, "dataset", self.name)
         unknown = self.augmentations - set(get_args(Augmentation))
         if unknown:
             known = ", ".join(get_args(Augmentation))

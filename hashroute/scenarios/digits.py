@@ -21,5 +21,5 @@ def digits() -> Scenario:
         name = f"{pair[0]} or {pair[1]}"
         train, validation = hold_out(choose_classes(rest, pair), name)
         names = tuple(str(digit) for digit in pair)
-        tasks.append(Task(name, train, validation, choose_classes(test, pair), names))
+        tasks.append(Task(name, train, validation, choose_classes(test, pair), names, dataset="digits"))
     return Scenario("digits", tuple(tasks))

@@ -31,7 +31,7 @@ def dataset_task(dataset: str, name: str, classes: Sequence[int] | None = None) 
     names = tuple(data.class_names[label] for label in classes)
     mean, deviation = STATISTICS[dataset]
     test = choose_classes(data.test, classes)
-    return Task(name, train, validation, test, names, frozenset(AUGMENTATIONS[dataset]), mean, deviation)
+    return Task(name, train, validation, test, names, frozenset(AUGMENTATIONS[dataset]), mean, deviation, dataset)
 
 
 def cifar_tasks() -> list[Task]:

@@ -1,0 +1,26 @@
+"""Continual learners, by name. A file registers its learners when it is imported."""
+
+from hashroute.learners import controls, ell, ewc, gpm, hrn, plain  # noqa: F401
+from hashroute.learners.base import (
+    LEARNERS,
+    Batch,
+    Learner,
+    LearnedTask,
+    TaskFree,
+    create_learner,
+    find_learner,
+    load_learner,
+    register_learner,
+)
+
+__all__ = [
+    "LEARNERS",
+    "Batch",
+    "LearnedTask",
+    "Learner",
+    "TaskFree",
+    "create_learner",
+    "find_learner",
+    "load_learner",
+    "register_learner",
+]

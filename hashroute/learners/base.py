@@ -1,0 +1,541 @@
+"""What every learner has in common: an encoder, a head for each task, training, prediction, and files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar, overload
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+
+from hashroute.scenarios import Task
+from hashroute.settings import HeadSpec, Settings, settings_for
+from hashroute.storage import replace_file, write_json
+
+FORMAT = 1
+"""Of saved learners; a reader of another format says so."""
+
+EVALUATION_BATCH = 500
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Options of a learner that has none."""
+
+
+@dataclass(frozen=True)
+class LearnedTask:
+    """What a learner remembers of a task beside its head: no images."""
+
+    name: str
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[float, ...] | None = None
+
+
+class Batch(NamedTuple):
+    """Training images of one task, as the encoder takes them."""
+
+    images: Tensor
+    """(n, channels, height, width), scaled."""
+    labels: Tensor
+    """(n,)"""
+    task: int
+    """The task's number."""
+    rows: Tensor
+    """(n,) where the images stand in the task's training data."""
+
+
+class EpochLog(NamedTuple):
+    """What an epoch gave."""
+
+    loss: float
+    """Mean over the epoch's batches, penalties included."""
+    accuracy: float
+    """In percent, of training images as they were trained on."""
+    images: int
+    seconds: float
+
+
+class TaskFree(NamedTuple):
+    """Answers when no task was given: the task that each sample was taken for, and its label there."""
+
+    tasks: Tensor
+    labels: Tensor
+
+
+@dataclass
+class Course:
+    """The training of one task, or of some together, while it lasts."""
+
+    tasks: list[int]
+    optimizer: Optimizer
+    schedule: LRScheduler | None
+    epoch: int = 0
+
+
+class Learner(nn.Module):
+    """A continual learner: `learn` tasks one after the other, then `predict`.
+
+    A kind of learner overrides `new_encoder`, or one of the hooks `prepare`, `loss`, `before_step`, `after_step` and
+    `consolidate`; what it keeps between tasks beside weights goes into `memory`, by name.
+
+    Args:
+        image_shape: channels, height and width of the images.
+        settings: how it is trained.
+        options: of this kind of learner, an instance of its `Options`.
+        seed: of hash functions. Weights and batches follow torch.manual_seed.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    at_once: ClassVar[bool] = False
+    """Whether it learns all tasks together: a landmark, not a continual learner."""
+    norm_features: ClassVar[bool] = False
+    """Whether features get a layer norm in front of the heads."""
+
+    def __init__(self, image_shape: Sequence[int], settings: Settings, options: Any = None, seed: int = 0) -> None:
+        super().__init__()
+        self.image_shape = tuple(image_shape)
+        self.settings = settings
+        self.options = self.Options() if options is None else options
+        self.seed = seed
+        self.tasks: list[LearnedTask] = []
+        self.heads = nn.ModuleList()
+        self.memory: dict[str, Tensor] = {}
+        self.scratch: dict[str, Tensor] = {}
+        """What is needed only until the running task is learned."""
+        self.course: Course | None = None
+        self.encoder = self.new_encoder()
+
+    # ---------------------------------------------------------------- what kinds of learners override
+
+    def new_encoder(self) -> nn.Module:
+        """A fresh encoder: maps (n, channels, height, width) to (n, features)."""
+        raise NotImplementedError
+
+    def add_task(self, task: LearnedTask) -> None:
+        """Make room for a task: a head for it."""
+        self.tasks.append(task)
+        self.heads.append(Head(self.feature_count(), self.settings.head, len(task.class_names), self.norm_features))
+
+    def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
+        """The weights that these tasks train: the encoder's and their heads'."""
+        yield from self.encoder.parameters()
+        for task in tasks:
+            yield from self.heads[task].parameters()
+
+    def features(self, images: Tensor, task: int) -> Tensor:
+        """Features of scaled images, for the head of a task."""
+        features: Tensor = self.encoder(images)
+        return features
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss of a batch, and the logits."""
+        logits = self.heads[batch.task](self.features(batch.images, batch.task))
+        return F.cross_entropy(logits, batch.labels), logits
+
+    def prepare(self, tasks: Sequence[int]) -> None:
+        """Called before the first epoch, and again where a stopped run goes on."""
+
+    def before_step(self) -> None:
+        """Called when gradients are known, before the optimiser changes the weights."""
+
+    def after_step(self) -> None:
+        """Called when the optimiser has changed the weights."""
+
+    def consolidate(self, tasks: Sequence[Task], first: int) -> None:
+        """Called after the last epoch, in eval mode: write down what must be kept. The tasks' numbers begin at first."""
+
+    def encoding(self, task: int) -> Any:
+        """Tasks with the same value here have the same features for the same image."""
+        return self.scaling(task)
+
+    def analyse(self, images: Tensor, task: int) -> dict[str, Any]:
+        """What a kind of learner can say about its own work on images of a task, for the log."""
+        return {}
+
+    # ---------------------------------------------------------------- learning
+
+    def learn(self, *tasks: Task) -> None:
+        """Learn a task; or several at once."""
+        self.begin(*tasks)
+        while not self.done():
+            self.train_epoch(*tasks)
+        self.finish(*tasks)
+
+    def begin(self, *tasks: Task) -> None:
+        """Make heads and an optimiser for these tasks."""
+        for task in tasks:
+            if tuple(task.train.images.shape[1:]) != self.image_shape:
+                raise ValueError(
+                    f"task {task.name!r} has images of shape {tuple(task.train.images.shape[1:])}: "
+                    f"this learner was made for {self.image_shape}"
+                )
+            if any(task.name == learned.name for learned in self.tasks):
+                raise ValueError(f"task {task.name!r} was learned before: give the new one another name")
+        first = len(self.tasks)
+        device = self.device
+        for task in tasks:
+            self.add_task(LearnedTask(task.name, task.class_names, task.mean, task.deviation))
+        self.to(device)
+        self._start(list(range(first, first + len(tasks))), tasks)
+
+    def _start(self, numbers: list[int], tasks: Sequence[Task]) -> None:
+        settings = self.settings
+        kind = torch.optim.AdamW if settings.weight_decay else torch.optim.Adam
+        parameters = list(self.trainable(numbers))
+        optimizer = kind(parameters, settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+        schedule = None
+        if settings.one_cycle:
+            steps = sum(
+                settings.epochs_of(number) * -(-len(task.train) // settings.batch_size)
+                for number, task in zip(numbers, tasks, strict=True)
+            )
+            schedule = OneCycleLR(optimizer, settings.learning_rate, max(2, steps), cycle_momentum=False)
+        self.course = Course(numbers, optimizer, schedule)
+        self.prepare(numbers)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of what is being learned."""
+        return max(self.settings.epochs_of(task) for task in self._course.tasks)
+
+    def done(self) -> bool:
+        """Whether all epochs of what is being learned are over."""
+        return self._course.epoch >= self.epochs
+
+    @property
+    def _course(self) -> Course:
+        if self.course is None:
+            raise RuntimeError("nothing is being learned: call begin(task) first")
+        return self.course
+
+    def train_epoch(self, *tasks: Task) -> EpochLog:
+        """One pass over the training images; tasks with fewer epochs than others sit out the last ones."""
+        course, start = self._course, time.perf_counter()
+        self.train()
+        batches = []
+        for number, task in zip(course.tasks, tasks, strict=True):
+            if course.epoch < self.settings.epochs_of(number):
+                rows = torch.randperm(len(task.train)).split(self.settings.batch_size)
+                batches += [(number, task, row) for row in rows]
+        if len(tasks) > 1:
+            batches = [batches[place] for place in torch.randperm(len(batches)).tolist()]
+        loss = torch.zeros((), device=self.device)
+        right = torch.zeros((), dtype=torch.int64, device=self.device)
+        images = 0
+        for number, task, rows in batches:
+            batch = self._batch(task, number, rows)
+            batch_loss, logits = self.loss(batch)
+            course.optimizer.zero_grad()
+            batch_loss.backward()
+            self.before_step()
+            course.optimizer.step()
+            self.after_step()
+            if course.schedule is not None:
+                course.schedule.step()
+            loss += batch_loss.detach()
+            right += (logits.argmax(1) == batch.labels).sum()
+            images += len(rows)
+        course.epoch += 1
+        self.eval()
+        mean = loss.item() / len(batches)
+        if not mean < float("inf"):
+            raise ValueError(f"{self.name} diverged: its loss is {mean}; lower its learning rate or its weights")
+        return EpochLog(mean, 100 * right.item() / images, images, time.perf_counter() - start)
+
+    def finish(self, *tasks: Task) -> None:
+        """Write down what must be kept of what was learned."""
+        self.eval()
+        self.consolidate(tasks, self._course.tasks[0])
+        self.course = None
+        self.scratch = {}
+
+    def _batch(self, task: Task, number: int, rows: Tensor) -> Batch:
+        images = task.train.images[rows].to(self.device)
+        if self.settings.augment:
+            images = augment(images, task.augmentations)
+        return Batch(self.scale(images, number), task.train.labels[rows].to(self.device), number, rows)
+
+    # ---------------------------------------------------------------- using it
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next(self.parameters(), torch.empty(0)).device
+
+    def scaling(self, task: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and deviation, channel by channel, by which a task's pixels are scaled."""
+        learned = self.tasks[task]
+        if self.settings.scaling == "data set" and learned.mean is not None and learned.deviation is not None:
+            return learned.mean, learned.deviation
+        return (0.5,), (0.25,)
+
+    def scale(self, images: Tensor, task: int) -> Tensor:
+        """Pixels, uint8 or from 0 to 1, as the encoder takes them."""
+        mean, deviation = (torch.tensor(part, device=self.device).view(-1, 1, 1) for part in self.scaling(task))
+        images = images.to(self.device)
+        if not images.is_floating_point():
+            images = images.to(torch.get_default_dtype()) / 255
+        return (images - mean) / deviation
+
+    @torch.no_grad()
+    def feature_count(self) -> int:
+        """How many features the encoder gives to the last task's head."""
+        self.eval()
+        return self.features(torch.zeros(1, *self.image_shape, device=self.device), len(self.tasks) - 1).shape[1]
+
+    @torch.no_grad()
+    def encode(self, images: Tensor, task: int | str | None = None) -> Tensor:
+        """Features of images, uint8 or from 0 to 1; the task matters where scaling or encoder are its own."""
+        number = len(self.tasks) - 1 if task is None else self.task_number(task)
+        self.eval()
+        return torch.cat([self.features(self.scale(part, number), number) for part in self._parts(images)])
+
+    @torch.no_grad()
+    def logits(self, images: Tensor, task: int | str) -> Tensor:
+        """(n, classes) what a task's head says of images."""
+        logits: Tensor = self.heads[self.task_number(task)](self.encode(images, task))
+        return logits
+
+    @overload
+    def predict(self, images: Tensor, task: int | str) -> Tensor: ...
+
+    @overload
+    def predict(self, images: Tensor, task: None = None) -> TaskFree: ...
+
+    def predict(self, images: Tensor, task: int | str | None = None) -> Tensor | TaskFree:
+        """Labels of images of a task, given by number or name; with no task given, the most confident head answers."""
+        if task is not None:
+            return self.logits(images, task).argmax(1)
+        if not self.tasks:
+            raise ValueError("this learner has learned no task yet: call learn(task) first")
+        features: dict[Any, Tensor] = {}
+        confidence, labels = [], []
+        for number in range(len(self.tasks)):
+            key = self.encoding(number)
+            if key not in features:
+                features[key] = self.encode(images, number)
+            with torch.no_grad():
+                highest = self.heads[number](features[key]).softmax(1).max(1)
+            confidence.append(highest.values)
+            labels.append(highest.indices)
+        tasks = torch.stack(confidence, 1).argmax(1)
+        return TaskFree(tasks, torch.stack(labels, 1).gather(1, tasks[:, None])[:, 0])
+
+    def task_number(self, task: int | str) -> int:
+        """The number of a task that was learned, from its name or number."""
+        names = [learned.name for learned in self.tasks]
+        if task in names:
+            return names.index(str(task))
+        if isinstance(task, int) and 0 <= task < len(names):
+            return task
+        raise ValueError(f"there is no task {task!r}: expected {', '.join(names) or 'none, as nothing was learned yet'}")
+
+    def _parts(self, images: Tensor) -> Iterator[Tensor]:
+        if images.dim() != 4 or images.shape[1] != self.image_shape[0] or len(images) == 0:
+            raise ValueError(
+                f"images are of shape {tuple(images.shape)}: expected (number, {', '.join(map(str, self.image_shape))})"
+            )
+        return iter(images.split(EVALUATION_BATCH))
+
+    # ---------------------------------------------------------------- what it weighs
+
+    def parameter_counts(self) -> dict[str, int]:
+        """Weights of the encoder and of all heads."""
+        heads = sum(weight.numel() for weight in self.heads.parameters())
+        return {"encoder": sum(weight.numel() for weight in self.parameters()) - heads, "heads": heads}
+
+    def bytes_kept(self) -> dict[str, int]:
+        """Bytes that must be kept between tasks: weights, and memory beside them."""
+        kept = [*self.buffers(), *self.memory.values()]
+        return {"weights": _bytes(self.parameters()), "memory": _bytes(kept)}
+
+    # ---------------------------------------------------------------- files
+
+    def description(self) -> dict[str, Any]:
+        """What the state does not hold, as plain values: `from_description` makes the same learner, untrained."""
+        return {
+            "format": FORMAT,
+            "learner": self.name,
+            "image_shape": list(self.image_shape),
+            "settings": self.settings.to_dict(),
+            "options": options_to_dict(self.options),
+            "seed": self.seed,
+            "tasks": [asdict(task) for task in self.tasks],
+        }
+
+    @classmethod
+    def from_description(cls, description: dict[str, Any]) -> Learner:
+        """A learner with room for the tasks described; its state is still to be loaded."""
+        settings = Settings.from_dict(description["settings"])
+        options = options_from_dict(cls.Options, description["options"])
+        learner = cls(description["image_shape"], settings, options, description["seed"])
+        for task in description["tasks"]:
+            learner.add_task(LearnedTask(task["name"], tuple(task["class_names"]), *_pair(task)))
+        return learner
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights and memory, by name."""
+        weights = {f"weights.{name}": tensor for name, tensor in self.state_dict().items()}
+        return {**weights, **{f"memory.{name}": tensor for name, tensor in self.memory.items()}}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take over weights and memory."""
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "memory": {}}
+        for name, tensor in state.items():
+            kind, _, rest = name.partition(".")
+            parts[kind][rest] = tensor.to(self.device)
+        self.load_state_dict(parts["weights"])
+        self.memory = parts["memory"]
+
+    def save(self, folder: str | Path) -> None:
+        """Write learner.json and model.safetensors into a folder; each is whole or not there."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {name: tensor.detach().contiguous().clone() for name, tensor in self.state().items()}
+        replace_file(folder / "model.safetensors", lambda file: save_file(state, file))
+        write_json(folder / "learner.json", self.description())
+
+    def course_state(self) -> dict[str, Any] | None:
+        """The training that is under way, for a checkpoint."""
+        if self.course is None:
+            return None
+        return {
+            "tasks": self.course.tasks,
+            "epoch": self.course.epoch,
+            "optimizer": self.course.optimizer.state_dict(),
+            "schedule": None if self.course.schedule is None else self.course.schedule.state_dict(),
+            "scratch": self.scratch,
+        }
+
+    def resume_course(self, state: dict[str, Any], tasks: Sequence[Task]) -> None:
+        """Go on with the training that `course_state` described; tasks are those that were being learned."""
+        self.scratch = state["scratch"]
+        self._start(state["tasks"], tasks)
+        course = self._course
+        course.epoch = state["epoch"]
+        course.optimizer.load_state_dict(state["optimizer"])
+        if course.schedule is not None:
+            course.schedule.load_state_dict(state["schedule"])
+
+
+class Head(nn.Sequential):
+    """A task's classifier of features."""
+
+    def __init__(self, features: int, spec: HeadSpec, classes: int, norm: bool) -> None:
+        layers: list[nn.Module] = [nn.LayerNorm(features, elementwise_affine=False)] if norm else []
+        activation = nn.LeakyReLU if spec.activation == "leaky_relu" else nn.ReLU
+        for width, rate in zip(spec.widths, spec.dropout, strict=True):
+            layers += [nn.Linear(features, width), activation()]
+            if rate:
+                layers.append(nn.Dropout(rate))
+            features = width
+        super().__init__(*layers, nn.Linear(features, classes))
+
+
+def augment(images: Tensor, augmentations: frozenset[str]) -> Tensor:
+    """Mirror half of the images, and shift each by up to two pixels, where a task allows it."""
+    n, channels, height, width = images.shape
+    device = images.device
+    if "flip" in augmentations:
+        images = torch.where((torch.rand(n) < 0.5).to(device).view(-1, 1, 1, 1), images.flip(3), images)
+    if "shift" in augmentations:
+        images = F.pad(images, (2, 2, 2, 2))
+        down, right = (torch.randint(5, (n, 1)).to(device) for _ in range(2))
+        rows, columns = down + torch.arange(height, device=device), right + torch.arange(width, device=device)
+        numbers = torch.arange(n, device=device).view(-1, 1, 1, 1)
+        planes = torch.arange(channels, device=device).view(1, -1, 1, 1)
+        images = images[numbers, planes, rows[:, None, :, None], columns[:, None, None, :]]
+    return images
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _pair(task: dict[str, Any]) -> tuple[Any, Any]:
+    mean, deviation = ((None if task[part] is None else tuple(task[part])) for part in ("mean", "deviation"))
+    return mean, deviation
+
+
+# -------------------------------------------------------------------- options
+
+
+def options_to_dict(options: Any) -> dict[str, Any]:
+    """Options as plain values, for JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(options)))
+    return plain
+
+
+def options_from_dict(kind: type, values: dict[str, Any]) -> Any:
+    """Options of a learner from plain values; an unknown name is an error that lists the known ones."""
+    if not is_dataclass(kind):
+        raise TypeError(f"{kind} is not a dataclass")
+    known = {item.name: item for item in fields(kind)}
+    for name in values:
+        if name not in known:
+            expected = f"one of {', '.join(known)}" if known else "none"
+            raise ValueError(f"{kind.__name__} has no option {name!r}: expected {expected}")
+    convert = getattr(kind, "from_plain", lambda plain: plain)
+    return kind(**convert(dict(values)))
+
+
+# -------------------------------------------------------------------- registry
+
+LEARNERS: dict[str, type[Learner]] = {}
+"""Kinds of learners, by name."""
+
+Kind = TypeVar("Kind", bound=type[Learner])
+
+
+def register_learner(name: str) -> Callable[[Kind], Kind]:
+    """Decorate a kind of learner, so that `create_learner` and the commands find it by this name."""
+
+    def register(kind: Kind) -> Kind:
+        if name in LEARNERS:
+            raise ValueError(f"there is a learner {name!r} already: choose another name")
+        kind.name = name
+        LEARNERS[name] = kind
+        return kind
+
+    return register
+
+
+def find_learner(name: str) -> type[Learner]:
+    """The kind of learner with this name."""
+    if name not in LEARNERS:
+        raise ValueError(f"there is no learner {name!r}: expected one of {', '.join(LEARNERS)}")
+    return LEARNERS[name]
+
+
+def create_learner(
+    name: str, image_shape: Sequence[int], settings: Settings | None = None, seed: int = 0, **options: Any
+) -> Learner:
+    """Make a learner by name; settings default to ours for images of this shape, options are those of its kind."""
+    kind = find_learner(name)
+    settings = settings or settings_for("", image_shape)
+    return kind(image_shape, settings, options_from_dict(kind.Options, options), seed)
+
+
+def load_learner(folder: str | Path) -> Learner:
+    """The learner that was saved in a folder."""
+    folder = Path(folder)
+    description = json.loads((folder / "learner.json").read_text())
+    if description["format"] != FORMAT:
+        raise ValueError(
+            f"{folder} holds a learner of format {description['format']}, this version reads {FORMAT}: "
+            "use the version of hashroute that wrote it"
+        )
+    learner = find_learner(description["learner"]).from_description(description)
+    learner.load_state(load_file(folder / "model.safetensors"))
+    return learner.eval()

@@ -1,0 +1,157 @@
+"""How the learners of a comparison are trained: the published settings of each scenario, and our own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from typing import Any, Literal
+
+from hashroute.units import UnitSpec
+
+Profile = Literal["paper", "own"]
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """A task's classifier: hidden layers, each with an activation and dropout, and the output."""
+
+    widths: tuple[int, ...] = (60,)
+    dropout: tuple[float, ...] = (0.2,)
+    activation: Literal["leaky_relu", "relu"] = "leaky_relu"
+
+    def __post_init__(self) -> None:
+        if len(self.widths) != len(self.dropout):
+            raise ValueError(f"a head has {len(self.widths)} hidden layers and {len(self.dropout)} rates of dropout")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is the same for every learner of a comparison."""
+
+    epochs: tuple[int, ...]
+    """Passes over each task's training images; the last number holds for all tasks after it."""
+    batch_size: int
+    encoder: tuple[UnitSpec, ...]
+    """The plain encoder, block after block, of all learners but the hash-routed ones."""
+    features: int
+    """s, the length of a hash vector."""
+    pool: int = 0
+    """Side to which the plain encoder's last map is average-pooled: 0 for not at all."""
+    head: HeadSpec = field(default_factory=HeadSpec)
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    one_cycle: bool = False
+    """Raise the learning rate to its peak and lower it to nothing within a task, or keep it constant."""
+    augment: bool = False
+    """Mirror and shift training images as each task allows."""
+    scaling: Literal["fixed", "data set"] = "fixed"
+    """Scale pixels by one rule for all, or each data set to mean 0 and deviation 1 as published."""
+
+    def epochs_of(self, task: int) -> int:
+        """Epochs of the task with this number."""
+        return self.epochs[min(task, len(self.epochs) - 1)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, for JSON."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Settings:
+        """The settings that `to_dict` described."""
+        head = values["head"]
+        return cls(
+            **{
+                **values,
+                "epochs": tuple(values["epochs"]),
+                "encoder": tuple(UnitSpec.from_dict(spec) for spec in values["encoder"]),
+                "head": HeadSpec(tuple(head["widths"]), tuple(head["dropout"]), head["activation"]),
+            }
+        )
+
+
+def _blocks(*widths: int) -> tuple[UnitSpec, ...]:
+    """3 x 3 blocks with group norm, each followed by 2 x 2 max-pooling."""
+    return tuple(UnitSpec(width, 3, 1, 1, norm_groups=8, max_pool=2) for width in widths)
+
+
+SMALL_HEAD = HeadSpec((60, 10), (0.2, 0.0))
+LARGE_HEAD = HeadSpec((200, 100), (0.4, 0.4), "relu")
+
+PUBLISHED = {
+    "pairwise-mnist": Settings(
+        epochs=(5,),
+        batch_size=16,
+        encoder=(UnitSpec(16, 5, 3, 2, norm_groups=1), UnitSpec(32, 2, 3, norm_groups=1)),
+        features=300,
+        head=SMALL_HEAD,
+        scaling="data set",
+    ),
+    "fashion-mnist": Settings(
+        epochs=(20, 10),
+        batch_size=32,
+        encoder=(UnitSpec(32, 5, 3, 2), UnitSpec(64, 2, 3)),
+        pool=2,
+        features=300,
+        head=SMALL_HEAD,
+        scaling="data set",
+    ),
+    "svhn-cifar100": Settings(
+        epochs=(8, 15),
+        batch_size=16,
+        encoder=(UnitSpec(36, 3, 2, 2), UnitSpec(99, 2, 1, 1)),
+        pool=4,
+        features=2800,
+        head=LARGE_HEAD,
+        scaling="data set",
+    ),
+}
+"""The paper's settings, and plain encoders as large as its chains of units."""
+
+_EPOCHS = {
+    "digits": (10,),
+    "pairwise-mnist": (5,),
+    "fashion-mnist": (10, 5),
+    "svhn-cifar100": (5, 10),
+    "split-cifar100": (15,),
+}
+
+
+def settings_for(scenario: str, image_shape: Sequence[int], profile: Profile = "own", classes: int = 10) -> Settings:
+    """The settings of a scenario by name; for a scenario of one's own, by the size of its images and tasks."""
+    if profile == "paper":
+        if scenario not in PUBLISHED:
+            known = ", ".join(PUBLISHED)
+            raise ValueError(f"there are no published settings for {scenario!r}: expected one of {known}")
+        return PUBLISHED[scenario]
+    side = min(image_shape[1:])
+    encoder = _blocks(32, 64, 128) if side >= 32 else _blocks(16, 32, 64) if side >= 16 else _blocks(16, 32)
+    return Settings(
+        epochs=_EPOCHS.get(scenario, (10,)),
+        batch_size=32,
+        encoder=encoder,
+        features=300 if math.prod(image_shape) <= 1024 else 2000,
+        pool=4 if side > 32 else 0,
+        head=HeadSpec() if classes <= 2 else LARGE_HEAD,
+        learning_rate=2e-3,
+        weight_decay=0.01,
+        one_cycle=True,
+        augment=True,
+    )
+
+
+def result_name(scenario: str, profile: Profile) -> str:
+    """What results of a scenario with these settings are called."""
+    return f"{scenario}-paper" if profile == "paper" else scenario
+
+
+def tuned_options(name: str) -> dict[str, dict[str, Any]]:
+    """Options by learner that `hashroute search` chose for a result of this name; none where nothing was searched."""
+    file = resources.files("hashroute") / "tuned" / f"{name}.json"
+    if not file.is_file():
+        return {}
+    chosen: dict[str, dict[str, Any]] = json.loads(file.read_text())["chosen"]
+    return chosen

@@ -1,0 +1,341 @@
+"""One run: a learner goes through a scenario's tasks, every epoch is written down, and a killed run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from hashroute.data import Split
+from hashroute.learners import Learner, create_learner, find_learner
+from hashroute.learners.base import options_from_dict, options_to_dict
+from hashroute.learners.hrn import HRN, published_options
+from hashroute.scenarios import Scenario, Task
+from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
+from hashroute.storage import remove_unfinished, replace_file, write_json
+
+CHECKPOINT_FORMAT = 1
+
+
+@dataclass
+class Outcome:
+    """What a run gives; accuracies in percent."""
+
+    accuracy: list[list[float | None]] = field(default_factory=list)
+    """A row after each task, a column for each task, None for tasks not yet learned."""
+    seconds: float = 0.0
+    """Of training, evaluation not counted."""
+    images: int = 0
+    """Images trained on, each as often as it was."""
+    parameters: dict[str, int] = field(default_factory=dict)
+    bytes_kept: dict[str, int] = field(default_factory=dict)
+    task_free: dict[str, float] = field(default_factory=dict)
+    """With no task given: answers of the right class among all, and samples taken for the right data set."""
+    decisions: list[Any] = field(default_factory=list)
+    """What the learner decided, task by task."""
+    routing: list[dict[str, Any]] = field(default_factory=list)
+    """Of a hash-routed network after each task: usage, basis fill, paths, and the share of unchanged paths."""
+
+    @property
+    def images_per_second(self) -> float:
+        """Training images a second."""
+        return self.images / max(self.seconds, 1e-9)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a result file holds of one seed."""
+        found = {name: getattr(self, name) for name in ("accuracy", "seconds", "images_per_second", "parameters")}
+        found |= {name: getattr(self, name) for name in ("bytes_kept", "task_free", "decisions")}
+        return {**found, "routing": self.routing} if self.routing else found
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that a run's numbers depend on."""
+
+    scenario: str
+    tasks: tuple[str, ...]
+    learner: str
+    options: dict[str, Any]
+    settings: dict[str, Any]
+    seed: int
+    fraction: float = 1.0
+    evaluate_on: Literal["test", "validation"] = "test"
+
+
+def learner_options(learner: str, scenario: str, profile: Profile, image_shape: tuple[int, ...]) -> dict[str, Any]:
+    """The options that a learner gets in a comparison: those published, for hrn-paper, or those searched for."""
+    published = published_options(scenario, image_shape) if learner == "hrn-paper" else {}
+    return {**published, **tuned_options(result_name(scenario, profile)).get(learner, {})}
+
+
+def run(
+    scenario: Scenario,
+    learner: str = "hrn",
+    settings: Settings | Profile = "own",
+    seed: int = 0,
+    *,
+    options: dict[str, Any] | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    device: str | torch.device = "cpu",
+    fraction: float = 1.0,
+    evaluate_on: Literal["test", "validation"] = "test",
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+) -> tuple[Outcome, Learner]:
+    """Take a learner through a scenario; returns what came out, and the learner.
+
+    Args:
+        scenario: its tasks, in order.
+        learner: its name.
+        settings: how it is trained; or "own" or "paper" for the settings that come with the scenario.
+        seed: of weights, batches and hash functions: the same seed gives the same numbers.
+        options: of the learner; by default those published or searched for.
+        folder: where the run is written down: settings.json, epochs.jsonl, the model and result.json, and a
+            checkpoint after every epoch. None writes nothing.
+        resume: go on from the folder's checkpoint.
+        device: where to compute.
+        fraction: the share of the images that the scenario was loaded with, to be written down.
+        evaluate_on: which images accuracies are measured on.
+        on_epoch: called with the record of each epoch.
+    """
+    profile: Profile = "own"
+    if isinstance(settings, str):
+        profile = settings
+        settings = settings_for(scenario.name, scenario.image_shape, profile, max(t.classes for t in scenario.tasks))
+    if options is None:
+        options = learner_options(learner, scenario.name, profile, scenario.image_shape)
+    whole = options_from_dict(find_learner(learner).Options, options)
+    described = RunSettings(
+        scenario.name,
+        tuple(task.name for task in scenario.tasks),
+        learner,
+        options_to_dict(whole),
+        settings.to_dict(),
+        seed,
+        fraction,
+        evaluate_on,
+    )
+    keeper = None if folder is None else Keeper(Path(folder), described, resume)
+    checkpoint = None if keeper is None else keeper.checkpoint
+    if checkpoint is None:
+        torch.manual_seed(seed)
+        model = create_learner(learner, scenario.image_shape, settings, seed, **options).to(device)
+        progress = _Run(scenario, model, evaluate_on)
+    else:
+        model = find_learner(learner).from_description(checkpoint["description"]).to(device)
+        model.load_state(checkpoint["state"])
+        progress = _Run(scenario, model, evaluate_on)
+        progress.restore(checkpoint)
+    for record in progress.steps():
+        if keeper is not None:
+            keeper.keep(record, progress)
+        if on_epoch is not None:
+            on_epoch(record)
+    if keeper is not None:
+        keeper.finish(progress)
+    return progress.outcome, model
+
+
+class _Run:
+    """The loop over tasks and epochs, in steps that can be told apart and gone on from."""
+
+    def __init__(self, scenario: Scenario, learner: Learner, evaluate_on: Literal["test", "validation"]) -> None:
+        self.scenario = scenario
+        self.learner = learner
+        self.evaluate_on = evaluate_on
+        self.outcome = Outcome()
+        self.paths: list[Tensor] = []  # those of each task's evaluation images, right after it was learned
+
+    def steps(self) -> Any:
+        """Learn everything that is left; yields a record after each epoch."""
+        tasks = self.scenario.tasks
+        while len(self.learner.tasks) < len(tasks) or self.learner.course is not None:
+            learner = self.learner
+            if learner.course is None:
+                learner.begin(*(tasks if learner.at_once else tasks[len(learner.tasks) : len(learner.tasks) + 1]))
+            course = learner.course
+            assert course is not None
+            learned = [tasks[number] for number in course.tasks]
+            log = learner.train_epoch(*learned)
+            self.outcome.seconds += log.seconds
+            self.outcome.images += log.images
+            record: dict[str, Any] = {
+                "task": learned[0].name if len(learned) == 1 else "all",
+                "task_number": course.tasks[0],
+                "epoch": course.epoch,
+                "epochs": learner.epochs,
+                "loss": log.loss,
+                "train_accuracy": log.accuracy,
+                "validation_accuracy": sum(
+                    accuracy(learner, task.validation, number)
+                    for number, task in zip(course.tasks, learned, strict=True)
+                )
+                / len(learned),
+                "images": log.images,
+                "seconds": log.seconds,
+            }
+            if isinstance(learner, HRN):
+                record |= learner.analyse(learned[0].validation.images[:1000], course.tasks[0])
+            if learner.done():
+                start = time.perf_counter()
+                learner.finish(*learned)
+                self.outcome.seconds += time.perf_counter() - start
+                self._evaluate(record)
+            yield record
+
+    def _evaluate(self, record: dict[str, Any]) -> None:
+        """A row of the accuracy matrix; after the last task everything that is said about the whole."""
+        learner, tasks = self.learner, self.scenario.tasks
+        known = len(learner.tasks)
+        row: list[float | None] = [accuracy(learner, self._images(task), n) for n, task in enumerate(tasks[:known])]
+        for _ in range(len(self.outcome.accuracy), known - 1):  # learned together: nothing was known before
+            self.outcome.accuracy.append([None] * len(tasks))
+        self.outcome.accuracy.append(row + [None] * (len(tasks) - known))
+        record["accuracy"] = self.outcome.accuracy[-1]
+        if isinstance(learner, HRN):
+            self.outcome.routing.append(self._routing(learner, known))
+            record["unchanged_paths"] = self.outcome.routing[-1]["unchanged_paths"]
+        if known == len(tasks):
+            self.outcome.parameters = learner.parameter_counts()
+            self.outcome.bytes_kept = learner.bytes_kept()
+            self.outcome.task_free = task_free_accuracy(learner, [(task, self._images(task)) for task in tasks])
+
+    def _routing(self, learner: HRN, known: int) -> dict[str, Any]:
+        unchanged: list[float] = []
+        for number, task in enumerate(self.scenario.tasks[:known]):
+            paths = learner.paths(self._images(task).images, number).cpu()
+            if number < len(self.paths):
+                unchanged.append(100 * (paths == self.paths[number]).all(1).double().mean().item())
+            else:
+                self.paths.append(paths)
+        last = self._images(self.scenario.tasks[known - 1])
+        return {**learner.analyse(last.images, known - 1), "unchanged_paths": unchanged}
+
+    def _images(self, task: Task) -> Split:
+        return task.test if self.evaluate_on == "test" else task.validation
+
+    def state(self) -> dict[str, Any]:
+        """All that a run needs to go on bit for bit as if it had never stopped."""
+        outcome = {name: value for name, value in vars(self.outcome).items()}
+        return {
+            "description": self.learner.description(),
+            "state": self.learner.state(),
+            "course": self.learner.course_state(),
+            "outcome": outcome,
+            "paths": self.paths,
+            "random": torch.get_rng_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave; the learner has its weights already."""
+        self.outcome = Outcome(**state["outcome"])
+        self.paths = state["paths"]
+        course = state["course"]
+        if course is not None:
+            self.learner.resume_course(course, [self.scenario.tasks[number] for number in course["tasks"]])
+        torch.set_rng_state(state["random"])
+
+
+class Keeper:
+    """A run's folder: what is in it is whole at any moment, whenever the process may be killed."""
+
+    def __init__(self, folder: Path, described: RunSettings, resume: bool) -> None:
+        self.folder = folder
+        self.started = time.time()
+        self.settings = json.loads(json.dumps(vars(described)))
+        self.checkpoint: dict[str, Any] | None = None
+        kept = folder / "settings.json"
+        if kept.exists():
+            if not resume:
+                raise ValueError(
+                    f"{folder} holds a run already: add --resume to go on with it, or delete it to start again"
+                )
+            self._check_same(json.loads(kept.read_text()))
+            remove_unfinished(folder)
+            if (folder / "checkpoint.pt").exists():
+                self.checkpoint = read_checkpoint(folder / "checkpoint.pt")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(kept, self.settings)
+        self.log = folder / "epochs.jsonl"
+        length = 0 if self.checkpoint is None else self.checkpoint["log_length"]
+        with open(self.log, "ab") as file:  # an epoch that no checkpoint holds is trained, and written down, again
+            file.truncate(length)
+
+    def _check_same(self, kept: dict[str, Any]) -> None:
+        for name, value in self.settings.items():
+            if kept.get(name) != value:
+                inside = [key for key in value if kept[name].get(key) != value[key]] if isinstance(value, dict) else []
+                what = f"{name} ({', '.join(inside)})" if inside else name
+                raise ValueError(
+                    f"{self.folder} holds a run with other settings, {what} differs: "
+                    "give the same settings to go on with it, or choose another folder"
+                )
+
+    def keep(self, record: dict[str, Any], progress: _Run) -> None:
+        """Write an epoch down, then the checkpoint that holds it."""
+        with open(self.log, "a") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            length = file.tell()
+        state = {"format": CHECKPOINT_FORMAT, "log_length": length, **progress.state()}
+        replace_file(self.folder / "checkpoint.pt", lambda file: torch.save(state, file))
+
+    def finish(self, progress: _Run) -> None:
+        """The model and the result; the checkpoint has served."""
+        progress.learner.save(self.folder)
+        write_json(self.folder / "result.json", progress.outcome.to_dict())
+        (self.folder / "checkpoint.pt").unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint, checked; only tensors and plain values are read from it."""
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        found = checkpoint["format"]
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is not a checkpoint ({type(error).__name__}): delete its folder to start again") from None
+    if found != CHECKPOINT_FORMAT:
+        raise ValueError(
+            f"{path} is of format {found}, this version reads {CHECKPOINT_FORMAT}: "
+            "use the version of hashroute that wrote it, or delete its folder to start again"
+        )
+    return checkpoint
+
+
+def accuracy(learner: Learner, split: Split, task: int) -> float:
+    """Percent of right answers with the task given."""
+    return 100 * (learner.predict(split.images, task).cpu() == split.labels).double().mean().item()
+
+
+def task_free_accuracy(learner: Learner, data: list[tuple[Task, Split]]) -> dict[str, float]:
+    """Percent of right answers with no task given, mean over tasks: of the class among all, and of the data set.
+
+    A class is known by its name and its data set, so that a task that comes again with new images is no other class.
+    """
+    right: dict[str, list[float]] = {"all_classes": [], "dataset": []}
+    numbers: dict[tuple[str, str], int] = {}
+    sets = {name: number for number, name in enumerate(dict.fromkeys(task.dataset for task, _ in data))}
+    classes = [
+        torch.tensor([numbers.setdefault((task.dataset, name), len(numbers)) for name in task.class_names])
+        for task, _ in data
+    ]
+    width = max(len(each) for each in classes)
+    table = torch.stack([torch.nn.functional.pad(each, (0, width - len(each)), value=-1) for each in classes])
+    origin = torch.tensor([sets[task.dataset] for task, _ in data])
+    for number, (_, split) in enumerate(data):
+        answer = learner.predict(split.images)
+        tasks, labels = answer.tasks.cpu(), answer.labels.cpu()
+        right["all_classes"].append((table[tasks, labels] == table[number, split.labels]).double().mean().item() * 100)
+        right["dataset"].append((origin[tasks] == origin[number]).double().mean().item() * 100)
+    return {name: sum(values) / len(values) for name, values in right.items()}
