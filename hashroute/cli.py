@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 import hashroute
+from hashroute.bench import BenchSettings, run_bench
 from hashroute.data import DATASETS, check_name, data_folder, dataset_status, load_dataset
 from hashroute.data.files import VARIABLE
 from hashroute.demo import DemoSettings, run_demo
+from hashroute.search import SearchSettings, run_search
 
 DESCRIPTION = """Continual learning with hash-routed networks: one model that learns task after task.
 
@@ -58,6 +60,28 @@ def data(download: tyro.conf.Positional[tuple[str, ...]] = ()) -> None:
     console.print(f"folder: {data_folder()} (set {VARIABLE} to use another)", markup=False, soft_wrap=True)
 
 
+@app.command
+def bench(settings: tyro.conf.OmitArgPrefixes[BenchSettings]) -> None:
+    """Compare learners on a scenario: learners and seeds side by side, every finished run kept at once.
+
+    Finished runs are skipped next time; a run that was stopped goes on with --resume, to the same numbers.
+    """
+    try:
+        failed = run_bench(settings, Console())
+    except KeyboardInterrupt:
+        arguments = [part for part in sys.argv[1:] if part != "--resume"]
+        again = shlex.join(["hashroute", *arguments, "--resume"])
+        raise KeyboardInterrupt(f"stopped; every finished epoch was kept: go on with {again}") from None
+    if failed:
+        raise SystemExit(1)
+
+
+@app.command
+def search(settings: tyro.conf.OmitArgPrefixes[SearchSettings]) -> None:
+    """Search for learners' options on validation images of a scenario; test images are never looked at."""
+    run_search(settings, Console())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code. A user's mistake is one line on standard error, and code 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -72,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             message = f"{error.filename}: {error.strerror}"
         print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("hashroute: stopped; nothing unfinished was kept", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"hashroute: {error or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
         return 130
     return 0

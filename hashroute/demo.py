@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hashroute import metrics
+from hashroute.devices import find_device
 from hashroute.network import HashRoutedNetwork
 from hashroute.scenarios import Task, load_scenario
 
@@ -125,21 +126,6 @@ def train(settings: DemoSettings, tasks: Sequence[Task], console: Console) -> De
                 accuracy[name].append(accuracies(tasks, encode, heads))
                 progress.advance(bar)
     return DemoRun([task.name for task in tasks], accuracy, network, learners["hrn"][2], time.perf_counter() - start)
-
-
-def find_device(name: str) -> torch.device:
-    """The device of this name; an error if it is not there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(
-            f"--device is {name!r}, which this machine does not have or does not know: "
-            "expected auto, cpu, or an accelerator that torch sees; leave it out to let hashroute choose"
-        ) from None
-    return device
 
 
 def run_demo(settings: DemoSettings, command: str, console: Console) -> Path:

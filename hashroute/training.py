@@ -16,7 +16,7 @@ from torch import Tensor
 from hashroute.data import Split
 from hashroute.learners import Learner, create_learner, find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
-from hashroute.learners.hrn import HRN, published_options
+from hashroute.learners.hrn import HRN
 from hashroute.scenarios import Scenario, Task
 from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
 from hashroute.storage import remove_unfinished, replace_file, write_json
@@ -70,9 +70,9 @@ class RunSettings:
 
 
 def learner_options(learner: str, scenario: str, profile: Profile, image_shape: tuple[int, ...]) -> dict[str, Any]:
-    """The options that a learner gets in a comparison: those published, for hrn-paper, or those searched for."""
-    published = published_options(scenario, image_shape) if learner == "hrn-paper" else {}
-    return {**published, **tuned_options(result_name(scenario, profile)).get(learner, {})}
+    """The options that a learner gets in a comparison: usual for the scenario, or searched for."""
+    usual = find_learner(learner).usual_options(scenario, image_shape)
+    return {**usual, **tuned_options(result_name(scenario, profile)).get(learner, {})}
 
 
 def run(
@@ -96,7 +96,7 @@ def run(
         learner: its name.
         settings: how it is trained; or "own" or "paper" for the settings that come with the scenario.
         seed: of weights, batches and hash functions: the same seed gives the same numbers.
-        options: of the learner; by default those published or searched for.
+        options: of the learner; by default those usual for the scenario, or searched for.
         folder: where the run is written down: settings.json, epochs.jsonl, the model and result.json, and a
             checkpoint after every epoch. None writes nothing.
         resume: go on from the folder's checkpoint.

@@ -101,6 +101,8 @@ class Learner(nn.Module):
     """Whether it learns all tasks together: a landmark, not a continual learner."""
     norm_features: ClassVar[bool] = False
     """Whether features get a layer norm in front of the heads."""
+    grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    """Values of options among which `hashroute search` chooses."""
 
     def __init__(self, image_shape: Sequence[int], settings: Settings, options: Any = None, seed: int = 0) -> None:
         super().__init__()
@@ -117,6 +119,11 @@ class Learner(nn.Module):
         self.encoder = self.new_encoder()
 
     # ---------------------------------------------------------------- what kinds of learners override
+
+    @classmethod
+    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:
+        """Options that differ from the defaults for a scenario, where nothing was searched for."""
+        return {}
 
     def new_encoder(self) -> nn.Module:
         """A fresh encoder: maps (n, channels, height, width) to (n, features)."""

@@ -44,9 +44,14 @@ class ELL(Vanilla):
     """
 
     Options = ELLOptions
+    grid = {"code_weight": (0.01, 0.1, 1.0), "distillation": (1.0, 4.0)}
     _old = range(0)
     """Tasks that are to be held while a new one is learned."""
     _teacher: dict[str, Any]
+
+    @classmethod
+    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:
+        return {"code_size": 300} if scenario == "svhn-cifar100" else {}
 
     def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
         yield from super().trainable(tasks)

@@ -39,6 +39,7 @@ class EWC(Vanilla):
     """
 
     Options = EWCOptions
+    grid = {"weight": (10.0, 100.0, 1e3, 1e4, 1e5)}
 
     def before_step(self) -> None:
         if not self.options.weight or not self.memory:

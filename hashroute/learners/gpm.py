@@ -36,6 +36,7 @@ class GPM(Vanilla):
     """
 
     Options = GPMOptions
+    grid = {"threshold": (0.9, 0.95, 0.97, 0.99)}
 
     def before_step(self) -> None:
         if not self.memory:

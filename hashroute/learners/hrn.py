@@ -156,13 +156,6 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 """The paper's units and numbers, by scenario; what is not here is the same in all of them."""
 
 
-def published_options(scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:
-    """Options of hrn-paper for a scenario; one that the paper does not have gets those of the nearest image size."""
-    if scenario in PUBLISHED:
-        return PUBLISHED[scenario]
-    return PUBLISHED["pairwise-mnist" if image_shape[0] == 1 else "svhn-cifar100"]
-
-
 @dataclass(frozen=True)
 class PaperOptions(HRNOptions):
     """Options of hrn-paper: those of hrn, with the published defaults."""
@@ -178,3 +171,8 @@ class HRNPaper(HRN):
 
     Options = PaperOptions
     norm_features = False
+
+    @classmethod
+    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:
+        """The paper's; a scenario that it does not have gets those for images of as many channels."""
+        return PUBLISHED.get(scenario) or PUBLISHED["pairwise-mnist" if image_shape[0] == 1 else "svhn-cifar100"]

@@ -1,0 +1,373 @@
+"""hashroute bench: learners and seeds side by side on one scenario, into one result file."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import shlex
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tyro
+from filelock import FileLock, Timeout
+from joblib import Parallel, delayed
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from hashroute.devices import find_device
+from hashroute.learners import LEARNERS, find_learner
+from hashroute.learners.base import options_from_dict, options_to_dict
+from hashroute.reporting.tables import summary_table
+from hashroute.scenarios import Scenario, load_scenario
+from hashroute.settings import Profile, Settings, result_name, settings_for
+from hashroute.storage import write_json
+from hashroute.training import learner_options, run
+from hashroute.workers import one_thread
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """Settings of a comparison."""
+
+    scenario: tyro.conf.Positional[str] = "digits"
+    """Which tasks to learn, by name."""
+    learners: tuple[str, ...] = ()
+    """Which learners to compare; all, if left out."""
+    seeds: int = 1
+    """Runs of each learner, with seeds 0, 1, ..."""
+    jobs: int = 1
+    """Runs at the same time, each a process with one thread."""
+    settings: Profile = "own"
+    """How learners are trained: as published, or our own way."""
+    epochs: tuple[int, ...] = ()
+    """Epochs of each task, the last number for all after it; those of the settings, if left out."""
+    fraction: float = 1.0
+    """Share of every task's images, for a quick look."""
+    resume: bool = False
+    """Go on with runs that were stopped."""
+    runs: Path = Path("runs")
+    """Folder for a folder of every run: its settings, epochs, checkpoint and model."""
+    results: Path = Path("results")
+    """Folder for the result file."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
+    folder: Path | None = None
+    """Of the scenario `folders`: one folder per task, in it one per class."""
+    plugins: tuple[str, ...] = ()
+    """Python modules to import first, which register learners or scenarios of your own."""
+    tensorboard: bool = False
+    """Write TensorBoard logs into the runs' folders."""
+
+    @property
+    def name(self) -> str:
+        """What the result file and the folder of the runs are called."""
+        name = result_name(self.scenario, self.settings)
+        return name if self.fraction == 1 else f"{name}-{self.fraction:g}"
+
+    def run_folder(self, learner: str, seed: int) -> Path:
+        """The folder of one run."""
+        return self.runs / self.name / f"{learner}-seed{seed}"
+
+
+@dataclass
+class Job:
+    """A run that is to be done, and how far it is."""
+
+    learner: str
+    seed: int
+    folder: Path
+    images: int
+    """To be trained on altogether."""
+    state: str = "waiting"
+    trained: int = 0
+    record: dict[str, Any] | None = None
+
+    def look(self) -> None:
+        """Read from the run's folder how far it is."""
+        try:
+            lines = (self.folder / "epochs.jsonl").read_bytes().split(b"\n")[:-1]
+        except OSError:
+            return
+        records = [json.loads(line) for line in lines]
+        if records:
+            self.trained, self.record = sum(record["images"] for record in records), records[-1]
+            if self.state == "waiting":
+                self.state = "running"
+
+
+def run_bench(settings: BenchSettings, console: Console) -> int:
+    """Run every learner with every seed that the result file does not hold yet; returns how many failed."""
+    settings = _checked(settings)
+    scenario = _load(settings)
+    common = _common(settings, scenario)
+    path = settings.results / f"{settings.name}.json"
+    results = Results(path, settings, scenario, common)
+    jobs = [
+        Job(name, seed, settings.run_folder(name, seed), _images(scenario, common))
+        for seed in range(settings.seeds)
+        for name in settings.learners
+        if not results.holds(name, seed)
+    ]
+    for job in list(jobs):
+        finished = job.folder / "result.json"
+        if finished.exists():  # stopped between the end of the run and the merge
+            results.merge(job.learner, job.seed, json.loads(finished.read_text()))
+            jobs.remove(job)
+        elif (job.folder / "settings.json").exists() and not settings.resume:
+            raise ValueError(
+                f"{job.folder} holds an unfinished run: add --resume to go on with it, or delete it to start again"
+            )
+    failures = _work_off(jobs, settings, results, console) if jobs else []
+    if results.content["learners"]:
+        console.print(summary_table(results.content))
+    console.print(f"results in {path}", markup=False, highlight=False, soft_wrap=True)
+    for failure in failures:
+        console.print(failure, markup=False, highlight=False, soft_wrap=True)
+    return len(failures)
+
+
+def _checked(settings: BenchSettings) -> BenchSettings:
+    for name, number in (("--seeds", settings.seeds), ("--jobs", settings.jobs), *(("--epochs", e) for e in settings.epochs)):
+        if number < 1:
+            raise ValueError(f"{name} is {number}: expected at least 1")
+    _import(settings.plugins)
+    for name in settings.learners:
+        find_learner(name)
+    find_device(settings.device)
+    if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ValueError("--tensorboard needs the package tensorboard: pip install 'hashroute[tensorboard]'")
+    return replace(settings, learners=tuple(dict.fromkeys(settings.learners or LEARNERS)))
+
+
+def _import(plugins: tuple[str, ...]) -> None:
+    for name in plugins:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ValueError(f"--plugins has {name!r}, which cannot be imported: {error}") from None
+
+
+@lru_cache(maxsize=1)  # a worker does several runs of one scenario
+def _read(name: str, fraction: float, folder: Path | None) -> Scenario:
+    return load_scenario(name, fraction, **({} if folder is None else {"folder": folder}))
+
+
+def _load(settings: BenchSettings) -> Scenario:
+    return _read(settings.scenario, settings.fraction, settings.folder)
+
+
+def _common(settings: BenchSettings, scenario: Scenario) -> Settings:
+    classes = max(task.classes for task in scenario.tasks)
+    common = settings_for(settings.scenario, scenario.image_shape, settings.settings, classes)
+    return replace(common, epochs=settings.epochs) if settings.epochs else common
+
+
+def _images(scenario: Scenario, common: Settings) -> int:
+    return sum(common.epochs_of(number) * len(task.train) for number, task in enumerate(scenario.tasks))
+
+
+def _work_off(jobs: list[Job], settings: BenchSettings, results: Results, console: Console) -> list[str]:
+    """Do all jobs, show how far they are, merge each into the result file as it ends; returns what failed."""
+    failures: list[str] = []
+    work = (delayed(_work)(settings, job.learner, job.seed) for job in jobs)
+    with _display(jobs, console):
+        for name, seed, outcome, problem in Parallel(settings.jobs, return_as="generator_unordered")(work):
+            job = next(job for job in jobs if (job.learner, job.seed) == (name, seed))
+            if problem is None:
+                results.merge(name, seed, outcome)
+                job.state = "done"
+            else:
+                job.state = "failed"
+                failures.append(f"{name}, seed {seed}, failed: {problem}")
+            if not console.is_terminal:
+                last = [value for value in (outcome or {"accuracy": [[]]})["accuracy"][-1] if value is not None]
+                said = f"{sum(last) / len(last):.2f} % after the last task" if last else failures[-1]
+                console.print(f"{name}, seed {seed}: {said}", markup=False, highlight=False, soft_wrap=True)
+    return failures
+
+
+def _work(settings: BenchSettings, name: str, seed: int) -> tuple[str, int, dict[str, Any] | None, str | None]:
+    """One run, in a process of its own; returns what came out, or what went wrong."""
+    one_thread()
+    folder = settings.run_folder(name, seed)
+    try:
+        _import(settings.plugins)
+        scenario = _load(settings)
+        options = learner_options(name, settings.scenario, settings.settings, scenario.image_shape)
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock", timeout=5), _tensorboard(settings, folder) as on_epoch:
+            outcome, _ = run(
+                scenario,
+                name,
+                _common(settings, scenario),
+                seed,
+                options=options,
+                folder=folder,
+                resume=settings.resume,
+                device=find_device(settings.device),
+                fraction=settings.fraction,
+                on_epoch=on_epoch,
+            )
+        return name, seed, outcome.to_dict(), None
+    except Timeout:
+        return name, seed, None, f"{folder} is being written by another process: wait for it, or end it"
+    except OSError as error:
+        return name, seed, None, f"{error.filename or folder}: {error.strerror or error}; then go on with --resume"
+    except ValueError as error:
+        return name, seed, None, str(error)
+    except Exception as error:
+        (folder / "error.txt").write_text(traceback.format_exc())
+        return name, seed, None, f"{type(error).__name__}: {error} (see {folder / 'error.txt'})"
+
+
+@contextmanager
+def _tensorboard(settings: BenchSettings, folder: Path) -> Iterator[Any]:
+    """A function that writes an epoch's numbers for TensorBoard; None where that is not asked for."""
+    if not settings.tensorboard:
+        yield None
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
+
+        def write(record: dict[str, Any]) -> None:
+            step = len((folder / "epochs.jsonl").read_bytes().splitlines())
+            for name in ("loss", "train_accuracy", "validation_accuracy"):
+                writer.add_scalar(name, record[name], step)
+            for number, value in enumerate(record.get("accuracy", [])):
+                if value is not None:
+                    writer.add_scalar(f"test_accuracy/task_{number}", value, step)
+
+        yield write
+
+
+@contextmanager
+def _display(jobs: list[Job], console: Console) -> Iterator[None]:
+    """A live table of all jobs, on a terminal."""
+    if not console.is_terminal:
+        yield
+        return
+    with Live(get_renderable=lambda: _table(jobs), console=console, refresh_per_second=2, transient=True):
+        yield
+
+
+def _table(jobs: list[Job]) -> Table:
+    table = Table(header_style="")
+    for name in ("learner", "seed", "", "task", "epoch", "loss", "validation, %", "images/s"):
+        table.add_column(name, justify="left" if name in ("learner", "", "task") else "right", no_wrap=True)
+    for job in jobs:
+        if job.state in ("waiting", "running"):
+            job.look()
+        bar: Any = ProgressBar(job.images, job.trained, width=20) if job.state == "running" else job.state
+        record = job.record
+        cells = ("",) * 5
+        if record is not None:
+            speed = record["images"] / max(record["seconds"], 1e-9)
+            cells = (
+                record["task"],
+                f"{record['epoch']}/{record['epochs']}",
+                f"{record['loss']:.3f}",
+                f"{record['validation_accuracy']:.1f}",
+                f"{speed:,.0f}",
+            )
+        table.add_row(job.learner, str(job.seed), bar, *cells)
+    return table
+
+
+class Results:
+    """The result file of a comparison: a list entry for each seed of each learner."""
+
+    def __init__(self, path: Path, settings: BenchSettings, scenario: Scenario, common: Settings) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._bench = settings
+        self._shape = scenario.image_shape
+        self._fresh: dict[str, Any] = {
+            "scenario": settings.scenario,
+            "tasks": [task.name for task in scenario.tasks],
+            "settings": {"profile": settings.settings, "fraction": settings.fraction, **common.to_dict()},
+            "command": "",
+            "learners": {},
+        }
+        with self._lock():
+            self.content = self._read()
+
+    def _lock(self) -> FileLock:
+        return FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=60)
+
+    def _read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return json.loads(json.dumps(self._fresh))  # type: ignore[no-any-return]
+        try:
+            content: dict[str, Any] = json.loads(self.path.read_text())
+            parts = {part: content[part] for part in self._fresh}
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{self.path} is not a result file ({error!r}): move it away") from None
+        for part in ("scenario", "tasks", "settings"):
+            if parts[part] != self._fresh[part]:
+                raise ValueError(
+                    f"{self.path} was made with other {part}{_difference(parts[part], self._fresh[part])}: "
+                    "give the same, choose another --results folder, or move it away"
+                )
+        for name, entry in content["learners"].items():
+            if name in self._bench.learners and entry["options"] != self._options(name):
+                raise ValueError(
+                    f"{self.path} holds {name} with other options{_difference(entry['options'], self._options(name))}: "
+                    "choose another --results folder, or move it away"
+                )
+        return content
+
+    def _options(self, name: str) -> dict[str, Any]:
+        options = learner_options(name, self._bench.scenario, self._bench.settings, self._shape)
+        return options_to_dict(options_from_dict(find_learner(name).Options, options))
+
+    def holds(self, learner: str, seed: int) -> bool:
+        """Whether this run is in the file already."""
+        return seed in self.content["learners"].get(learner, {"seeds": []})["seeds"]
+
+    def merge(self, learner: str, seed: int, outcome: dict[str, Any]) -> None:
+        """Add a run, seeds in order; what others have added meanwhile stays."""
+        with self._lock():
+            self.content = self._read()
+            entry = self.content["learners"].setdefault(learner, {"seeds": [], "options": self._options(learner)})
+            if seed not in entry["seeds"]:
+                place = sum(other < seed for other in entry["seeds"])
+                entry["seeds"].insert(place, seed)
+                for name, value in outcome.items():
+                    entry.setdefault(name, []).insert(place, value)
+            order = {name: number for number, name in enumerate(LEARNERS)}
+            learners = self.content["learners"]
+            self.content["learners"] = {
+                name: learners[name] for name in sorted(learners, key=lambda name: order.get(name, math.inf))
+            }
+            self.content["command"] = self._command()
+            write_json(self.path, self.content)
+
+    def _command(self) -> str:
+        """The command that makes this file, from what is in it."""
+        bench, learners = self._bench, self.content["learners"]
+        parts = ["hashroute", "bench", bench.scenario, "--settings", bench.settings]
+        if set(learners) != set(LEARNERS):
+            parts += ["--learners", *learners]
+        parts += ["--seeds", str(1 + max(max(entry["seeds"]) for entry in learners.values()))]
+        parts += ["--epochs", *map(str, bench.epochs)] if bench.epochs else []
+        parts += ["--fraction", f"{bench.fraction:g}"] if bench.fraction != 1 else []
+        parts += ["--folder", str(bench.folder)] if bench.folder else []
+        parts += ["--plugins", *bench.plugins] if bench.plugins else []
+        return shlex.join(parts)
+
+
+def _difference(kept: Any, given: Any) -> str:
+    """Which entries differ, in brackets."""
+    if not isinstance(kept, dict) or not isinstance(given, dict):
+        return ""
+    names = [name for name in {**kept, **given} if kept.get(name) != given.get(name)]
+    return " (" + ", ".join(f"{name}: {kept.get(name)} there, {given.get(name)} here" for name in names) + ")"

@@ -1,0 +1,94 @@
+"""Tables of a result file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from rich.table import Table
+
+from hashroute import metrics
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """The mean, and with several values their standard deviation."""
+    said = f"{fmean(values):.{digits}f}"
+    return f"{said} ± {stdev(values):.{digits}f}" if len(values) > 1 else said
+
+
+def continual(entry: dict[str, Any]) -> bool:
+    """Whether a learner learned task after task, so that there is something to forget."""
+    return entry["accuracy"][0][0][0] is not None
+
+
+def over_seeds(entry: dict[str, Any], measure: Callable[[metrics.Matrix], float], digits: int = 1) -> str:
+    """A measure of an accuracy matrix over a learner's seeds; nothing where tasks were learned at once."""
+    return spread([measure(matrix) for matrix in entry["accuracy"]], digits) if continual(entry) else ""
+
+
+def best_mean(matrix: metrics.Matrix) -> float:
+    """Best-ever accuracy, mean over tasks."""
+    return fmean(metrics.best_ever(matrix))
+
+
+def right_after_mean(matrix: metrics.Matrix) -> float:
+    """Accuracy right after learning, mean over tasks."""
+    return fmean(metrics.right_after(matrix))
+
+
+def summary(content: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a row for each learner: accuracies in percent, means over tasks with the spread over seeds."""
+    headers = ["learner", "seeds", "final", "right after", "best-ever", "forgetting", "backward transfer"]
+    headers += ["intransigence", "no task given", "data set found", "images/s", "encoder", "heads", "kept, kB"]
+    separate = content["learners"].get("separate")
+    rows = []
+    for name, entry in content["learners"].items():
+        rows.append(
+            [
+                name,
+                str(len(entry["seeds"])),
+                spread([metrics.final(matrix) for matrix in entry["accuracy"]]),
+                over_seeds(entry, right_after_mean),
+                over_seeds(entry, best_mean),
+                over_seeds(entry, metrics.forgetting),
+                over_seeds(entry, metrics.backward_transfer),
+                _intransigence(entry, separate),
+                spread([found["all_classes"] for found in entry["task_free"]]),
+                spread([found["dataset"] for found in entry["task_free"]]),
+                f"{fmean(entry['images_per_second']):,.0f}",
+                f"{entry['parameters'][0]['encoder']:,}",
+                f"{entry['parameters'][0]['heads']:,}",
+                f"{sum(entry['bytes_kept'][0].values()) / 1000:,.0f}",
+            ]
+        )
+    return headers, rows
+
+
+def _intransigence(entry: dict[str, Any], separate: dict[str, Any] | None) -> str:
+    """Against separate networks of the same seeds, where there are any."""
+    if separate is None or not continual(entry):
+        return ""
+    theirs = dict(zip(separate["seeds"], separate["accuracy"], strict=True))
+    pairs = [(ours, theirs[seed]) for seed, ours in zip(entry["seeds"], entry["accuracy"], strict=True) if seed in theirs]
+    return spread([metrics.intransigence(ours, other) for ours, other in pairs]) if pairs else ""
+
+
+def summary_table(content: dict[str, Any]) -> Table:
+    """The summary for a terminal: what matters most."""
+    headers, rows = summary(content)
+    kept = [headers.index(name) for name in ("learner", "final", "best-ever", "forgetting", "no task given", "images/s")]
+    table = Table(
+        title=f"{content['scenario']}: test accuracy, %, mean over tasks", title_justify="left", header_style=""
+    )
+    for place in kept:
+        table.add_column(headers[place], justify="left" if place == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[place] for place in kept))
+    return table
+
+
+def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, numbers to the right."""
+    lines = ["| " + " | ".join(headers) + " |", "|" + "|".join(["---"] + ["---:"] * (len(headers) - 1)) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"

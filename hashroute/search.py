@@ -1,0 +1,150 @@
+"""The search for learners' options: small, on validation images only, its outcome a file that comparisons use."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import tyro
+from joblib import Parallel, delayed
+from rich.console import Console
+from rich.table import Table
+
+from hashroute import metrics
+from hashroute.learners import LEARNERS, find_learner
+from hashroute.scenarios import load_scenario
+from hashroute.scenarios.base import Scenario
+from hashroute.settings import Profile, result_name, settings_for
+from hashroute.storage import write_json
+from hashroute.training import run
+from hashroute.workers import one_thread
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of a search."""
+
+    scenario: tyro.conf.Positional[str] = "digits"
+    """Which tasks to learn."""
+    learners: tuple[str, ...] = tuple(name for name, kind in LEARNERS.items() if kind.grid)
+    """Whose options to search for."""
+    settings: Profile = "own"
+    """How learners are trained: as published, or our own way."""
+    fraction: float = 0.2
+    """Share of every task's images that is used."""
+    tasks: int | None = None
+    """Use the first tasks only; all, if left out."""
+    seeds: int = 1
+    """Runs of each trial."""
+    jobs: int = 1
+    """Trials at the same time, one thread each."""
+    output: Path | None = None
+    """File to write; NAME-search.json, if left out. One that is there is gone on with."""
+
+
+def run_search(settings: SearchSettings, console: Console) -> Path:
+    """Try every combination of each learner's grid; returns the file with all trials and the best options."""
+    for name, number in (("--seeds", settings.seeds), ("--jobs", settings.jobs), ("--tasks", settings.tasks or 1)):
+        if number < 1:
+            raise ValueError(f"{name} is {number}: expected at least 1")
+    for learner in settings.learners:
+        if not find_learner(learner).grid:
+            raise ValueError(f"learner {learner!r} has nothing to search for: leave it out")
+    scenario = _load(settings.scenario, settings.fraction, settings.tasks)
+    common = settings_for(scenario.name, scenario.image_shape, settings.settings, max(t.classes for t in scenario.tasks))
+    path = settings.output or Path(f"{result_name(settings.scenario, settings.settings)}-search.json")
+    found: dict[str, Any] = {
+        "scenario": settings.scenario,
+        "tasks": [task.name for task in scenario.tasks],
+        "fraction": settings.fraction,
+        "measure": "mean accuracy on validation images after the last task, percent",
+        "command": _command(settings),
+        "settings": common.to_dict(),
+        "chosen": {},
+        "trials": [],
+    }
+    if path.exists():
+        kept = json.loads(path.read_text())
+        for part in ("scenario", "tasks", "fraction", "settings"):
+            if kept[part] != found[part]:
+                raise ValueError(f"{path} holds a search with other {part}: choose another --output, or delete it")
+        found["trials"] = kept["trials"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, found)  # before the work: an unwritable folder should not cost a search
+    done = [(trial["learner"], trial["options"], trial["seed"]) for trial in found["trials"]]
+    trials = [
+        (learner, options, seed)
+        for learner in settings.learners
+        for options in combinations(find_learner(learner).grid)
+        for seed in range(settings.seeds)
+        if (learner, options, seed) not in done
+    ]
+    work = (delayed(_try)(settings, *trial) for trial in trials)
+    for number, trial in enumerate(Parallel(settings.jobs, return_as="generator_unordered")(work), 1):
+        found["trials"].append(trial)
+        found["chosen"] = choose(found["trials"])
+        write_json(path, found)
+        said = ", ".join(f"{name} {value:g}" for name, value in trial["options"].items())
+        console.print(
+            f"{number} of {len(trials)}: {trial['learner']} with {said}, seed {trial['seed']}: "
+            f"{trial['final']:.2f} % (forgot {trial['forgetting']:.2f})",
+            highlight=False,
+            soft_wrap=True,
+        )
+    found["chosen"] = choose(found["trials"])
+    write_json(path, found)
+    table = Table("learner", "chosen", header_style="")
+    for learner, options in found["chosen"].items():
+        table.add_row(learner, ", ".join(f"{name} {value:g}" for name, value in options.items()))
+    console.print(table)
+    console.print(f"saved in {path}", markup=False, highlight=False, soft_wrap=True)
+    return path
+
+
+def combinations(grid: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Every combination of the values of a grid."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def choose(trials: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """For each learner the options with the highest mean final accuracy; of equal ones the first that was tried."""
+    best: dict[str, dict[str, Any]] = {}
+    for learner in dict.fromkeys(trial["learner"] for trial in trials):
+        finals: dict[str, list[float]] = {}
+        for trial in trials:
+            if trial["learner"] == learner:
+                finals.setdefault(json.dumps(trial["options"], sort_keys=True), []).append(trial["final"])
+        best[learner] = json.loads(max(sorted(finals), key=lambda options: fmean(finals[options])))
+    return best
+
+
+def _try(settings: SearchSettings, learner: str, options: dict[str, Any], seed: int) -> dict[str, Any]:
+    one_thread()
+    scenario = _load(settings.scenario, settings.fraction, settings.tasks)
+    usual = find_learner(learner).usual_options(scenario.name, scenario.image_shape)
+    outcome, _ = run(
+        scenario, learner, settings.settings, seed, options={**usual, **options}, evaluate_on="validation"
+    )
+    return {
+        "learner": learner,
+        "options": options,
+        "seed": seed,
+        "final": metrics.final(outcome.accuracy),
+        "forgetting": metrics.forgetting(outcome.accuracy),
+    }
+
+
+def _load(name: str, fraction: float, tasks: int | None) -> Scenario:
+    scenario = load_scenario(name, fraction)
+    return Scenario(scenario.name, scenario.tasks[:tasks])
+
+
+def _command(settings: SearchSettings) -> str:
+    parts = ["hashroute search", settings.scenario, f"--settings {settings.settings} --fraction {settings.fraction:g}"]
+    parts += [f"--tasks {settings.tasks}"] if settings.tasks else []
+    return " ".join([*parts, f"--seeds {settings.seeds}"])

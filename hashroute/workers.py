@@ -1,0 +1,37 @@
+"""Processes that work side by side: one thread each, quiet on Ctrl-C, and gone when the process that asked is gone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import torch
+
+
+def one_thread() -> None:
+    """Use one thread for computing: several processes with several threads each slow each other down."""
+    torch.set_num_threads(1)
+    if multiprocessing.parent_process() is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it as well, and ends its workers
+        _follow_parent()
+
+
+_followed: list[threading.Thread] = []
+
+
+def _follow_parent() -> None:
+    """End this process as soon as its parent has ended, however that came about."""
+    if _followed:
+        return
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    _followed.append(threading.Thread(target=watch, daemon=True))
+    _followed[0].start()

@@ -1,0 +1,71 @@
+"""A run that was stopped goes on to the same numbers, bit for bit, as one that never was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hashroute import load_scenario
+from hashroute.learners import LEARNERS, load_learner
+from hashroute.scenarios import Scenario
+from hashroute.settings import Settings, settings_for
+from hashroute.training import run
+
+TIMES = ("seconds", "images_per_second")
+
+
+def three_tasks() -> Scenario:
+    return Scenario("digits", load_scenario("digits").tasks[:3])
+
+
+def short(scenario: Scenario, epochs: int = 2) -> Settings:
+    return replace(settings_for("digits", scenario.image_shape, classes=2), epochs=(epochs,))
+
+
+def numbers(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a run wrote down, without how long it took."""
+    result = json.loads((folder / "result.json").read_text())
+    epochs = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+    return (
+        {name: value for name, value in result.items() if name not in TIMES},
+        [{name: value for name, value in epoch.items() if name not in TIMES} for epoch in epochs],
+    )
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_stopped_run_ends_like_an_undisturbed_one(learner: str, tmp_path: Path) -> None:
+    scenario = three_tasks()
+    settings = short(scenario)
+    options = {"units_added": (0, 2)} if learner == "hrn-paper" else None
+    run(scenario, learner, settings, 3, folder=tmp_path / "whole", options=options)
+
+    for epoch in range(100):  # stopped after every single epoch, with other random numbers drawn in between
+
+        def stop(record: dict[str, Any]) -> None:
+            raise Stop
+
+        torch.manual_seed(1000 + epoch)
+        try:
+            run(
+                scenario, learner, settings, 3, folder=tmp_path / "parts", resume=True, options=options, on_epoch=stop
+            )
+            break
+        except Stop:
+            continue
+    whole, parts = numbers(tmp_path / "whole"), numbers(tmp_path / "parts")
+    assert whole == parts
+    assert len(whole[1]) == (2 if learner == "joint" else 6)
+    one, other = (load_learner(tmp_path / part).state() for part in ("whole", "parts"))
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+    assert not (tmp_path / "parts" / "checkpoint.pt").exists()
