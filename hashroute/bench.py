@@ -135,7 +135,11 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
 
 
 def _checked(settings: BenchSettings) -> BenchSettings:
-    for name, number in (("--seeds", settings.seeds), ("--jobs", settings.jobs), *(("--epochs", e) for e in settings.epochs)):
+    for name, number in (
+        ("--seeds", settings.seeds),
+        ("--jobs", settings.jobs),
+        *(("--epochs", e) for e in settings.epochs),
+    ):
         if number < 1:
             raise ValueError(f"{name} is {number}: expected at least 1")
     _import(settings.plugins)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 import hashroute
+from hashroute.ablate import AblateSettings, run_ablation
 from hashroute.bench import BenchSettings, run_bench
 from hashroute.data import DATASETS, check_name, data_folder, dataset_status, load_dataset
 from hashroute.data.files import VARIABLE
@@ -80,6 +81,15 @@ def bench(settings: tyro.conf.OmitArgPrefixes[BenchSettings]) -> None:
 def search(settings: tyro.conf.OmitArgPrefixes[SearchSettings]) -> None:
     """Search for learners' options on validation images of a scenario; test images are never looked at."""
     run_search(settings, Console())
+
+
+@app.command
+def ablate(settings: tyro.conf.OmitArgPrefixes[AblateSettings]) -> None:
+    """Change one part of the published hash-routed network at a time, on pairwise-mnist, as the paper's appendix does.
+
+    Differences from the baseline get a sign only where they exceed two standard errors.
+    """
+    run_ablation(settings, Console())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

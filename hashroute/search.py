@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,7 +37,7 @@ class SearchSettings:
     settings: Profile = "own"
     """How learners are trained: as published, or our own way."""
     fraction: float = 0.2
-    """Share of every task's images that is used."""
+    """Share of every task's training images that is used."""
     tasks: int | None = None
     """Use the first tasks only; all, if left out."""
     seeds: int = 1
@@ -55,8 +56,12 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
     for learner in settings.learners:
         if not find_learner(learner).grid:
             raise ValueError(f"learner {learner!r} has nothing to search for: leave it out")
+    if not 0 < settings.fraction <= 1:
+        raise ValueError(f"--fraction is {settings.fraction}: expected a number above 0, up to 1")
     scenario = _load(settings.scenario, settings.fraction, settings.tasks)
-    common = settings_for(scenario.name, scenario.image_shape, settings.settings, max(t.classes for t in scenario.tasks))
+    common = settings_for(
+        scenario.name, scenario.image_shape, settings.settings, max(t.classes for t in scenario.tasks)
+    )
     path = settings.output or Path(f"{result_name(settings.scenario, settings.settings)}-search.json")
     found: dict[str, Any] = {
         "scenario": settings.scenario,
@@ -127,9 +132,7 @@ def _try(settings: SearchSettings, learner: str, options: dict[str, Any], seed: 
     one_thread()
     scenario = _load(settings.scenario, settings.fraction, settings.tasks)
     usual = find_learner(learner).usual_options(scenario.name, scenario.image_shape)
-    outcome, _ = run(
-        scenario, learner, settings.settings, seed, options={**usual, **options}, evaluate_on="validation"
-    )
+    outcome, _ = run(scenario, learner, settings.settings, seed, options={**usual, **options}, evaluate_on="validation")
     return {
         "learner": learner,
         "options": options,
@@ -139,9 +142,12 @@ def _try(settings: SearchSettings, learner: str, options: dict[str, Any], seed: 
     }
 
 
+@lru_cache(maxsize=1)  # a worker does several trials
 def _load(name: str, fraction: float, tasks: int | None) -> Scenario:
-    scenario = load_scenario(name, fraction)
-    return Scenario(scenario.name, scenario.tasks[:tasks])
+    """The first tasks of a scenario, with a part of their training images and all of those for validation."""
+    scenario = load_scenario(name)
+    chosen = scenario.tasks[:tasks]
+    return Scenario(scenario.name, tuple(replace(task, train=task.part(fraction).train) for task in chosen))
 
 
 def _command(settings: SearchSettings) -> str:

@@ -223,12 +223,11 @@ class _Run:
 
     def state(self) -> dict[str, Any]:
         """All that a run needs to go on bit for bit as if it had never stopped."""
-        outcome = {name: value for name, value in vars(self.outcome).items()}
         return {
             "description": self.learner.description(),
             "state": self.learner.state(),
             "course": self.learner.course_state(),
-            "outcome": outcome,
+            "outcome": dict(vars(self.outcome)),
             "paths": self.paths,
             "random": torch.get_rng_state(),
         }
@@ -304,7 +303,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} is not a checkpoint ({type(error).__name__}): delete its folder to start again") from None
+        raise ValueError(
+            f"{path} is not a checkpoint ({type(error).__name__}): delete its folder to start again"
+        ) from None
     if found != CHECKPOINT_FORMAT:
         raise ValueError(
             f"{path} is of format {found}, this version reads {CHECKPOINT_FORMAT}: "

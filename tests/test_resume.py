@@ -50,14 +50,12 @@ def test_a_stopped_run_ends_like_an_undisturbed_one(learner: str, tmp_path: Path
 
     for epoch in range(100):  # stopped after every single epoch, with other random numbers drawn in between
 
-        def stop(record: dict[str, Any]) -> None:
+        def stop(_: dict[str, Any]) -> None:
             raise Stop
 
         torch.manual_seed(1000 + epoch)
         try:
-            run(
-                scenario, learner, settings, 3, folder=tmp_path / "parts", resume=True, options=options, on_epoch=stop
-            )
+            run(scenario, learner, settings, 3, folder=tmp_path / "parts", resume=True, options=options, on_epoch=stop)
             break
         except Stop:
             continue

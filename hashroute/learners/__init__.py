@@ -4,8 +4,8 @@ from hashroute.learners import controls, ell, ewc, gpm, hrn, plain  # noqa: F401
 from hashroute.learners.base import (
     LEARNERS,
     Batch,
-    Learner,
     LearnedTask,
+    Learner,
     TaskFree,
     create_learner,
     find_learner,

@@ -121,7 +121,7 @@ class Learner(nn.Module):
     # ---------------------------------------------------------------- what kinds of learners override
 
     @classmethod
-    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:
+    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:  # noqa: ARG003
         """Options that differ from the defaults for a scenario, where nothing was searched for."""
         return {}
 
@@ -140,7 +140,7 @@ class Learner(nn.Module):
         for task in tasks:
             yield from self.heads[task].parameters()
 
-    def features(self, images: Tensor, task: int) -> Tensor:
+    def features(self, images: Tensor, task: int) -> Tensor:  # noqa: ARG002
         """Features of scaled images, for the head of a task."""
         features: Tensor = self.encoder(images)
         return features
@@ -160,15 +160,11 @@ class Learner(nn.Module):
         """Called when the optimiser has changed the weights."""
 
     def consolidate(self, tasks: Sequence[Task], first: int) -> None:
-        """Called after the last epoch, in eval mode: write down what must be kept. The tasks' numbers begin at first."""
+        """Called after the last epoch, in eval mode: write down what must be kept; task numbers begin at first."""
 
     def encoding(self, task: int) -> Any:
         """Tasks with the same value here have the same features for the same image."""
         return self.scaling(task)
-
-    def analyse(self, images: Tensor, task: int) -> dict[str, Any]:
-        """What a kind of learner can say about its own work on images of a task, for the log."""
-        return {}
 
     # ---------------------------------------------------------------- learning
 
@@ -346,7 +342,9 @@ class Learner(nn.Module):
             return names.index(str(task))
         if isinstance(task, int) and 0 <= task < len(names):
             return task
-        raise ValueError(f"there is no task {task!r}: expected {', '.join(names) or 'none, as nothing was learned yet'}")
+        raise ValueError(
+            f"there is no task {task!r}: expected {', '.join(names) or 'none, as nothing was learned yet'}"
+        )
 
     def _parts(self, images: Tensor) -> Iterator[Tensor]:
         if images.dim() != 4 or images.shape[1] != self.image_shape[0] or len(images) == 0:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hashroute.hashing import FeatureHash
-from hashroute.learners.base import Learner, LearnedTask, register_learner
+from hashroute.learners.base import LearnedTask, Learner, register_learner
 from hashroute.learners.plain import Vanilla
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -44,13 +44,13 @@ class ELL(Vanilla):
     """
 
     Options = ELLOptions
-    grid = {"code_weight": (0.01, 0.1, 1.0), "distillation": (1.0, 4.0)}
+    grid: ClassVar[dict[str, tuple[Any, ...]]] = {"code_weight": (0.01, 0.1, 1.0), "distillation": (1.0, 4.0)}
     _old = range(0)
     """Tasks that are to be held while a new one is learned."""
     _teacher: dict[str, Any]
 
     @classmethod
-    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:
+    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:  # noqa: ARG003
         return {"code_size": 300} if scenario == "svhn-cifar100" else {}
 
     def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class EWC(Vanilla):
     """
 
     Options = EWCOptions
-    grid = {"weight": (10.0, 100.0, 1e3, 1e4, 1e5)}
+    grid: ClassVar[dict[str, tuple[Any, ...]]] = {"weight": (10.0, 100.0, 1e3, 1e4, 1e5)}
 
     def before_step(self) -> None:
         if not self.options.weight or not self.memory:
@@ -57,7 +58,8 @@ class EWC(Vanilla):
             if self.memory:
                 moved = weight - self.memory[f"centre.{name}"]
                 total = total + (self.memory[f"fisher.{name}"] * moved.square()).sum()
-        return total * self.options.weight / 2
+        weighted: Tensor = total * (self.options.weight / 2)
+        return weighted
 
     def consolidate(self, tasks: Sequence[Task], first: int) -> None:
         for number, task in enumerate(tasks, first):

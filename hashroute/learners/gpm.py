@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -36,14 +37,14 @@ class GPM(Vanilla):
     """
 
     Options = GPMOptions
-    grid = {"threshold": (0.9, 0.95, 0.97, 0.99)}
+    grid: ClassVar[dict[str, tuple[Any, ...]]] = {"threshold": (0.9, 0.95, 0.97, 0.99)}
 
     def before_step(self) -> None:
         if not self.memory:
             return
         for norm in self._norms():
             norm.weight.grad = norm.bias.grad = None
-        self._before = [torch.cat([c.weight.flatten(1), c.bias[:, None]], 1).detach() for c, _ in self._layers()]
+        self._before = [_matrix(convolution) for convolution, _ in self._layers()]
 
     def after_step(self) -> None:
         if not self.memory:
@@ -51,10 +52,10 @@ class GPM(Vanilla):
         with torch.no_grad():
             for number, ((convolution, _), before) in enumerate(zip(self._layers(), self._before, strict=True)):
                 basis = self.memory[f"basis.{number}"]
-                change = torch.cat([convolution.weight.flatten(1), convolution.bias[:, None]], 1) - before
-                after = before + change - (change @ basis) @ basis.T
+                after = _matrix(convolution)
+                after -= ((after - before) @ basis) @ basis.T
                 convolution.weight.copy_(after[:, :-1].view_as(convolution.weight))
-                convolution.bias.copy_(after[:, -1])
+                _bias(convolution).copy_(after[:, -1])
 
     def consolidate(self, tasks: Sequence[Task], first: int) -> None:
         if not self.options.threshold:
@@ -81,10 +82,9 @@ class GPM(Vanilla):
             self.encoder(self.scale(task.train.images[part], number))
             for hook in hooks:
                 hook.remove()
-            for layer, ((convolution, _), maps) in enumerate(zip(layers, seen, strict=True)):
-                patches = F.unfold(
-                    maps, convolution.kernel_size, padding=convolution.padding, stride=convolution.stride
-                )
+            for layer, ((convolution, block), maps) in enumerate(zip(layers, seen, strict=True)):
+                spec = block.spec
+                patches = F.unfold(maps, convolution.kernel_size, padding=spec.padding, stride=spec.stride)
                 patches = F.pad(patches, (0, 0, 0, 1), value=1.0).transpose(0, 1).flatten(1).double()
                 energy = patches @ patches.T
                 if len(energies) <= layer:
@@ -93,14 +93,25 @@ class GPM(Vanilla):
                     energies[layer] += energy
         return energies
 
-    def _layers(self) -> Iterator[tuple[nn.Conv2d, nn.Module]]:
+    def _layers(self) -> Iterator[tuple[nn.Conv2d, Any]]:
         """Every convolution of the encoder, with the block that it is in."""
-        for unit in self.encoder.units:
+        encoder: Any = self.encoder
+        for unit in encoder.units:
             for block in unit.blocks:
                 yield block.convolution, block
 
     def _norms(self) -> Iterator[nn.GroupNorm]:
         return (block.norm for _, block in self._layers() if block.norm is not None)
+
+
+def _bias(convolution: nn.Conv2d) -> Tensor:
+    assert convolution.bias is not None  # a unit's convolutions all have one
+    return convolution.bias
+
+
+def _matrix(convolution: nn.Conv2d) -> Tensor:
+    """A copy of the weights, a row for each output, the bias at its end."""
+    return torch.cat([convolution.weight.flatten(1), _bias(convolution)[:, None]], 1).detach()
 
 
 def extend_basis(basis: Tensor, energy: Tensor, threshold: float) -> Tensor:
@@ -116,4 +127,5 @@ def extend_basis(basis: Tensor, energy: Tensor, threshold: float) -> Tensor:
     room = len(energy) - basis.shape[1]
     needed = min(int((held < threshold * total).sum()) + 1, room, int((values > 1e-12 * total).sum()))
     both = torch.cat([basis.double(), vectors[:, :needed]], 1)
-    return torch.linalg.qr(both)[0].float()
+    orthonormal: Tensor = torch.linalg.qr(both)[0].float()
+    return orthonormal

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hashroute.learners.base import Batch, Learner, LearnedTask, register_learner
+from hashroute.learners.base import Batch, LearnedTask, Learner, register_learner
 from hashroute.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
 from hashroute.units import ChannelRule, UnitSpec
 
@@ -86,7 +86,7 @@ class HRN(Learner):
             self.encoder.add_units([self.encoder.units[place].spec for place in chosen])
         super().add_task(task)
 
-    def features(self, images: Tensor, task: int) -> Tensor:
+    def features(self, images: Tensor, task: int) -> Tensor:  # noqa: ARG002
         routing: Routing = self.encoder(images)
         return routing.features
 

@@ -70,14 +70,18 @@ def _intransigence(entry: dict[str, Any], separate: dict[str, Any] | None) -> st
     if separate is None or not continual(entry):
         return ""
     theirs = dict(zip(separate["seeds"], separate["accuracy"], strict=True))
-    pairs = [(ours, theirs[seed]) for seed, ours in zip(entry["seeds"], entry["accuracy"], strict=True) if seed in theirs]
+    pairs = [
+        (ours, theirs[seed]) for seed, ours in zip(entry["seeds"], entry["accuracy"], strict=True) if seed in theirs
+    ]
     return spread([metrics.intransigence(ours, other) for ours, other in pairs]) if pairs else ""
 
 
 def summary_table(content: dict[str, Any]) -> Table:
     """The summary for a terminal: what matters most."""
     headers, rows = summary(content)
-    kept = [headers.index(name) for name in ("learner", "final", "best-ever", "forgetting", "no task given", "images/s")]
+    kept = [
+        headers.index(name) for name in ("learner", "final", "best-ever", "forgetting", "no task given", "images/s")
+    ]
     table = Table(
         title=f"{content['scenario']}: test accuracy, %, mean over tasks", title_justify="left", header_style=""
     )

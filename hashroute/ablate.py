@@ -1,0 +1,165 @@
+"""hashroute ablate: the paper's ablation of the hash-routed network, with spreads beside its signs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from joblib import Parallel, delayed
+from rich.console import Console
+from rich.table import Table
+
+from hashroute import metrics
+from hashroute.learners.hrn import PUBLISHED
+from hashroute.scenarios import load_scenario
+from hashroute.settings import PUBLISHED as SETTINGS
+from hashroute.storage import write_json
+from hashroute.training import run
+from hashroute.workers import one_thread
+
+SCENARIO = "pairwise-mnist"
+
+ROWS: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "no gradient regularisation": {"gradient_regularisation": False},
+    "no residue constraint": {"residue_weight": 0.0},
+    "no basis update": {"max_age": None},
+    "high aging rate": {"aging_rate": 10.0},
+    "low basis size": {"basis_size": 2},
+    "high feature size": {"features": 500},
+    "high depth": {"depth": 4},
+}
+"""What each row changes of the published settings."""
+
+MEASURES = {"long_term": "long-term accuracy", "best_task": "best task accuracy", "seconds": "training time"}
+
+PAPER = {
+    "no gradient regularisation": ("-", "++", "="),
+    "no residue constraint": ("--", "+", "="),
+    "no basis update": ("-", "--", "++"),
+    "high aging rate": ("-", "+", "++"),
+    "low basis size": ("--", "+", "++"),
+    "high feature size": ("++", "++", "--"),
+    "high depth": ("+", "++", "--"),
+}
+"""The paper's signs: a plus is better, so for the training time it means less of it."""
+
+
+@dataclass(frozen=True)
+class AblateSettings:
+    """Settings of the ablation."""
+
+    seeds: int = 5
+    """Runs of each row, with seeds 0, 1, ..."""
+    jobs: int = 1
+    """Runs at the same time, each a process with one thread."""
+    fraction: float = 1.0
+    """Share of every task's images, for a quick look."""
+    output: Path = Path("results/ablation.json")
+    """File to write; one that is there is gone on with."""
+
+
+def run_ablation(settings: AblateSettings, console: Console) -> Path:
+    """Run what the file does not hold yet, and show the differences from the baseline."""
+    for name, number in (("--seeds", settings.seeds), ("--jobs", settings.jobs)):
+        if number < 1:
+            raise ValueError(f"{name} is {number}: expected at least 1")
+    path = settings.output
+    scenario = load_scenario(SCENARIO, settings.fraction)
+    found: dict[str, Any] = {
+        "scenario": SCENARIO,
+        "tasks": [task.name for task in scenario.tasks],
+        "fraction": settings.fraction,
+        "settings": SETTINGS[SCENARIO].to_dict(),
+        "command": f"hashroute ablate --seeds {settings.seeds} --fraction {settings.fraction:g}",
+        "rows": {name: {"change": change, "seeds": []} for name, change in ROWS.items()},
+    }
+    if path.exists():
+        kept = json.loads(path.read_text())
+        for part in ("scenario", "tasks", "fraction", "settings"):
+            if kept.get(part) != found[part]:
+                raise ValueError(f"{path} was made with other {part}: choose another --output, or move it away")
+        found["rows"] = kept["rows"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, found)  # before the work: an unwritable folder should not cost the runs
+    left = [(n, s) for s in range(settings.seeds) for n in ROWS if s not in found["rows"][n]["seeds"]]
+    work = (delayed(_work)(settings.fraction, name, seed) for name, seed in left)
+    for number, (name, seed, values) in enumerate(Parallel(settings.jobs, return_as="generator_unordered")(work), 1):
+        row = found["rows"][name]
+        place = sum(other < seed for other in row["seeds"])
+        row["seeds"].insert(place, seed)
+        for measure, value in values.items():
+            row.setdefault(measure, []).insert(place, value)
+        write_json(path, found)
+        console.print(f"{number} of {len(left)}: {name}, seed {seed}", highlight=False, soft_wrap=True)
+    console.print(ablation_table(found))
+    console.print(f"saved in {path}", markup=False, highlight=False, soft_wrap=True)
+    return path
+
+
+def _work(fraction: float, name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
+    one_thread()
+    scenario = load_scenario(SCENARIO, fraction)
+    outcome, _ = run(scenario, "hrn-paper", "paper", seed, options={**PUBLISHED[SCENARIO], **ROWS[name]})
+    measures = {
+        "long_term": metrics.at_the_end(outcome.accuracy)[0],
+        "best_task": fmean(metrics.best_ever(outcome.accuracy)),
+        "seconds": outcome.seconds,
+    }
+    return name, seed, {**measures, "final": metrics.final(outcome.accuracy), "accuracy": outcome.accuracy}
+
+
+def difference(row: dict[str, Any], baseline: dict[str, Any], measure: str) -> tuple[float, float, str]:
+    """Mean difference from the baseline over the seeds that both have, its standard error, and its sign.
+
+    The time's difference is in percent of the baseline's. There is a sign, plus for better, only where the difference
+    exceeds two standard errors.
+    """
+    theirs = dict(zip(baseline["seeds"], baseline[measure], strict=True))
+    pairs = [(own, theirs[seed]) for seed, own in zip(row["seeds"], row[measure], strict=True) if seed in theirs]
+    if measure == "seconds":
+        changes = [100 * (own / other - 1) for own, other in pairs]
+    else:
+        changes = [own - other for own, other in pairs]
+    mean = fmean(changes)
+    error = stdev(changes) / len(changes) ** 0.5 if len(changes) > 1 else float("nan")
+    better = -mean if measure == "seconds" else mean
+    sign = "" if not abs(mean) > 2 * error else "+" if better > 0 else "-"
+    return mean, error, sign
+
+
+def ablation_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a row for each change: the difference with its standard error, our sign, the paper's."""
+    headers = ["change", *(part for name in MEASURES.values() for part in (name, "sign", "paper"))]
+    baseline = found["rows"]["baseline"]
+    rows = [["baseline", *_baseline_cells(baseline)]]
+    for name, signs in PAPER.items():
+        cells: list[str] = []
+        for measure, paper in zip(MEASURES, signs, strict=True):
+            mean, error, sign = difference(found["rows"][name], baseline, measure)
+            unit = " %" if measure == "seconds" else ""
+            cells += [f"{mean:+.1f}{unit} ± {error:.1f}", sign, paper]
+        rows.append([name, *cells])
+    return headers, rows
+
+
+def _baseline_cells(baseline: dict[str, Any]) -> list[str]:
+    cells = []
+    for measure in MEASURES:
+        unit = " s" if measure == "seconds" else ""
+        cells += [f"{fmean(baseline[measure]):.1f}{unit}", "", ""]
+    return cells
+
+
+def ablation_table(found: dict[str, Any]) -> Table:
+    """The differences from the baseline, for a terminal."""
+    headers, rows = ablation_rows(found)
+    table = Table(title="difference from the baseline, ± its standard error", title_justify="left", header_style="")
+    for number, name in enumerate(headers):
+        table.add_column(name, justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
