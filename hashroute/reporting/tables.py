@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from hashroute import metrics
+from hashroute.reporting.paper import PAPER
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
@@ -96,3 +97,31 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown, numbers to the right."""
     lines = ["| " + " | ".join(headers) + " |", "|" + "|".join(["---"] + ["---:"] * (len(headers) - 1)) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def task_rows(content: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headers, and for each learner a row of its tasks: accuracy right after learning / at the end, ours and theirs."""
+    headers = ["learner", *content["tasks"], "mean"]
+    published = PAPER.get(content["scenario"], {})
+    rows = []
+    for name, entry in content["learners"].items():
+        rows.append([name, *_cells(_mean_pairs(entry))])
+        if name in published:
+            rows.append([f"*{name}, paper*", *(f"*{cell}*" for cell in _cells(published[name]))])
+    return headers, rows
+
+
+def _mean_pairs(entry: dict[str, Any]) -> list[tuple[float | None, float]]:
+    """Means over seeds: right after learning each task, None where all were learned at once, and at the end."""
+    ends = [fmean(values) for values in zip(*map(metrics.at_the_end, entry["accuracy"]), strict=True)]
+    if not continual(entry):
+        return [(None, end) for end in ends]
+    firsts = [fmean(values) for values in zip(*map(metrics.right_after, entry["accuracy"]), strict=True)]
+    return list(zip(firsts, ends, strict=True))
+
+
+def _cells(pairs: Sequence[tuple[float | None, float]]) -> list[str]:
+    cells = [f"{end:.1f}" if first is None else f"{first:.1f} / {end:.1f}" for first, end in pairs]
+    end = fmean(end for _, end in pairs)
+    known = [first for first, _ in pairs if first is not None]
+    return [*cells, f"{fmean(known):.1f} / {end:.1f}" if known else f"{end:.1f}"]

@@ -1,0 +1,69 @@
+"""Tables and figures of docs/scenarios, from the files in results.
+
+A page holds places such as `<!-- summary svhn-cifar100-paper -->` ... `<!-- end -->`: what stands between is written
+anew. usage: python docs/make_pages.py      (make pages)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from hashroute.ablate import ablation_rows
+from hashroute.reporting.figures import accuracy_figure
+from hashroute.reporting.tables import markdown, summary, task_rows
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "results"
+PLACE = re.compile(r"(<!-- (\w+) ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def made_with(content: dict[str, Any], name: str) -> str:
+    """The command, and the file that it wrote."""
+    return f"Made with `{content['command']}`; every number is in [results/{name}.json](../../results/{name}.json).\n"
+
+
+def block(kind: str, name: str) -> str:
+    """What stands in a place of this kind for a result of this name."""
+    if kind == "options":
+        return options(name)
+    content = json.loads((RESULTS / f"{name}.json").read_text())
+    if kind == "summary":
+        return markdown(*summary(content)) + "\n" + made_with(content, name)
+    if kind == "tasks":
+        return markdown(*task_rows(content))
+    if kind == "ablation":
+        return markdown(*ablation_rows(content)) + "\n" + made_with(content, name)
+    if kind == "figure":
+        return f"![accuracy of the first task, and mean over tasks, after each task](../images/{name}.png)\n"
+    raise ValueError(f"there is no kind of place {kind!r}")
+
+
+def options(name: str) -> str:
+    """What a search tried, and what it chose."""
+    found = json.loads((DOCS.parent / "hashroute" / "tuned" / f"{name}.json").read_text())
+    rows = []
+    for learner, chosen in found["chosen"].items():
+        trials = [trial for trial in found["trials"] if trial["learner"] == learner]
+        tried = {key: sorted({trial["options"][key] for trial in trials}) for key in chosen}
+        said = "; ".join(f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in tried.items())
+        rows.append([learner, said, "; ".join(f"{key} {value:g}" for key, value in chosen.items())])
+    made = f"\nMade with `{found['command']}`; the trials are in [{name}.json](../../hashroute/tuned/{name}.json).\n"
+    return markdown(["learner", "tried", "chosen"], rows) + made
+
+
+def fill(text: str) -> str:
+    """A page with all its places written anew."""
+    return PLACE.sub(lambda place: place[1] + block(place[2], place[3]) + place[4], text)
+
+
+if __name__ == "__main__":
+    for page in sorted((DOCS / "scenarios").glob("*.md")):
+        text = page.read_text()
+        page.write_text(fill(text))
+        for _, kind, name, _ in PLACE.findall(text):
+            if kind == "figure":
+                content = json.loads((RESULTS / f"{name}.json").read_text())
+                accuracy_figure(content, DOCS / "images" / f"{name}.png")
