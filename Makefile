@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench images clean
+.PHONY: demo test test-slow lint bench images pages clean
 
 demo: $(VENV)/installed
 	$(BIN)/hashroute demo
@@ -27,6 +27,9 @@ bench: $(VENV)/developing
 images: $(VENV)/developing  # the pictures in docs/images
 	$(BIN)/python docs/make_images.py
 
+pages: $(VENV)/developing  # tables and figures of docs/scenarios, from the files in results
+	$(BIN)/python docs/make_pages.py
+
 clean:
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
@@ -36,5 +39,5 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/developing: $(VENV)/installed
-	$(PIP) --editable ".[plots,test,lint]"
+	$(PIP) --editable ".[plots,tensorboard,test,lint]"
 	touch $@

@@ -1,0 +1,205 @@
+"""Search, ablation, tables and figures: what they choose, count and say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hashroute import ablate
+from hashroute.cli import main
+from hashroute.data import dataset_status
+from hashroute.learners import LEARNERS, find_learner
+from hashroute.learners.base import options_from_dict
+from hashroute.reporting.figures import STYLES, accuracy_figure
+from hashroute.reporting.paper import PAPER
+from hashroute.reporting.tables import markdown, spread, summary, task_rows
+from hashroute.search import choose, combinations
+from hashroute.settings import PUBLISHED, result_name, tuned_options
+from hashroute.training import learner_options
+
+ROOT = Path(__file__).parent.parent
+RESULTS = sorted((ROOT / "results").glob("*-paper.json"))
+
+
+def content() -> dict[str, Any]:
+    """A result file of two tasks: one learner with two seeds that forgets, one that learned at once, and separate."""
+    common = {"parameters": [{"encoder": 10, "heads": 20}] * 2, "bytes_kept": [{"weights": 3000, "memory": 1000}] * 2}
+    common |= {"images_per_second": [1000.0, 2000.0], "task_free": [{"all_classes": 50.0, "dataset": 75.0}] * 2}
+    return {
+        "scenario": "fashion-mnist",
+        "tasks": ["Fashion", "MNIST"],
+        "learners": {
+            "vc": {"seeds": [0, 1], "accuracy": [[[90.0, None], [60.0, 98.0]], [[92.0, None], [70.0, 96.0]]], **common},
+            "separate": {"seeds": [0], "accuracy": [[[91.0, None], [91.0, 99.0]]], **common},
+            "joint": {"seeds": [0], "accuracy": [[[None, None], [89.0, 97.0]]], **common},
+        },
+    }
+
+
+def test_the_summary_says_what_the_matrices_hold() -> None:
+    headers, rows = summary(content())
+    said = {row[0]: dict(zip(headers, row, strict=True)) for row in rows}
+    vc = said["vc"]
+    assert (vc["final"], vc["right after"], vc["best-ever"]) == ("81.0 ± 2.8", "94.0 ± 0.0", "94.0 ± 0.0")
+    assert (vc["forgetting"], vc["backward transfer"]) == ("26.0 ± 5.7", "-26.0 ± 5.7")
+    assert vc["intransigence"] == "1.0", "only seeds that separate has, too, can be compared"
+    assert (vc["no task given"], vc["data set found"], vc["kept, kB"]) == ("50.0 ± 0.0", "75.0 ± 0.0", "4")
+    assert said["joint"]["final"] == "93.0"
+    assert said["joint"]["forgetting"] == said["joint"]["intransigence"] == ""
+
+
+def test_the_paper_stands_below_the_learner_it_speaks_of() -> None:
+    headers, rows = task_rows(content())
+    assert headers == ["learner", "Fashion", "MNIST", "mean"]
+    assert rows[0] == ["vc", "91.0 / 65.0", "97.0 / 97.0", "94.0 / 81.0"]
+    assert rows[1] == ["*vc, paper*", "*88.8 / 61.5*", "*98.0 / 98.0*", "*93.4 / 79.8*"]
+    assert rows[-1] == ["joint", "89.0", "97.0", "93.0"]
+    lines = markdown(headers, rows).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_a_spread_needs_several_values() -> None:
+    assert spread([98.76]) == "98.8"
+    assert spread([1.0, 3.0], 2) == "2.00 ± 1.41"
+
+
+def test_figures_are_pictures_and_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("one.png", "other.png"):
+        accuracy_figure(content(), tmp_path / name)
+    picture = (tmp_path / "one.png").read_bytes()
+    assert picture[:4] == b"\x89PNG"
+    assert len(picture) > 10_000
+    assert picture == (tmp_path / "other.png").read_bytes()
+
+
+def test_every_learner_has_a_colour_of_its_own() -> None:
+    assert len({STYLES[name] for name in LEARNERS}) == len(LEARNERS)
+
+
+# ------------------------------------------------------------------------ search
+
+
+def test_a_search_tries_all_and_takes_the_best_mean() -> None:
+    assert combinations({"a": (1, 2), "b": (3,)}) == [{"a": 1, "b": 3}, {"a": 2, "b": 3}]
+    trials = [
+        {"learner": "ewc", "options": {"weight": weight}, "seed": seed, "final": final}
+        for weight, finals in ((1.0, (90.0, 70.0)), (10.0, (82.0, 81.0)))
+        for seed, final in enumerate(finals)
+    ]
+    assert choose(trials) == {"ewc": {"weight": 10.0}}
+
+
+def test_a_search_is_written_down_and_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "deep" / "found.json"
+    command = ["search", "digits", "--learners", "gpm", "--fraction", "0.2", "--tasks", "2", "--output", str(output)]
+    assert main(command) == 0
+    found = json.loads(output.read_text())
+    assert len(found["trials"]) == len(find_learner("gpm").grid["threshold"])
+    assert found["chosen"]["gpm"]["threshold"] in find_learner("gpm").grid["threshold"]
+    assert found["tasks"] == ["0 or 1", "2 or 3"]
+    found["trials"][0]["final"] = 1000.0  # a trial that is kept, not run again, is chosen now
+    output.write_text(json.dumps(found))
+    assert main(command) == 0
+    assert json.loads(output.read_text())["chosen"]["gpm"] == found["trials"][0]["options"]
+    capsys.readouterr()
+    assert main([*command[:-2], "--output", str(output), "--seeds", "0"]) == 2
+    assert main(["search", "digits", "--learners", "vc"]) == 2
+    assert main([*command[:-4], "--tasks", "3", "--output", str(output)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "other tasks" in lines[2]
+
+
+@pytest.mark.parametrize("scenario", PUBLISHED)
+def test_what_was_searched_for_is_what_comparisons_use(scenario: str) -> None:
+    name = result_name(scenario, "paper")
+    file = ROOT / "hashroute" / "tuned" / f"{name}.json"
+    found = json.loads(file.read_text())
+    assert choose(found["trials"]) == found["chosen"] == tuned_options(name)
+    for learner, chosen in found["chosen"].items():
+        options = learner_options(learner, scenario, "paper", (1, 28, 28))
+        assert chosen.items() <= options.items()
+        options_from_dict(find_learner(learner).Options, options)
+    assert found["settings"] == PUBLISHED[scenario].to_dict()
+
+
+# ------------------------------------------------------------------------ ablation
+
+
+def test_a_sign_needs_two_standard_errors() -> None:
+    baseline = {"seeds": [0, 1, 2], "long_term": [90.0, 91.0, 92.0], "seconds": [10.0, 10.0, 10.0]}
+    better = {"seeds": [0, 1, 2], "long_term": [92.0, 93.1, 93.9], "seconds": [12.0, 12.1, 11.9]}
+    mean, error, sign = ablate.difference(better, baseline, "long_term")
+    assert (round(mean, 6), sign) == (2.0, "+")
+    assert error == pytest.approx(0.0577, abs=1e-3)
+    assert ablate.difference(better, baseline, "seconds")[2] == "-"
+    noisy = {"seeds": [0, 1, 2], "long_term": [99.0, 80.0, 95.0]}
+    assert ablate.difference(noisy, baseline, "long_term")[2] == ""
+    single = {"seeds": [0], "long_term": [99.0]}
+    assert ablate.difference(single, baseline, "long_term")[2] == "", "one seed has no spread, so no sign"
+
+
+def test_the_ablation_has_the_papers_seven_rows() -> None:
+    assert len(ablate.PAPER) == 7
+    assert list(ablate.ROWS) == ["baseline", *ablate.PAPER]
+    for change in ablate.ROWS.values():
+        options_from_dict(find_learner("hrn-paper").Options, {**PUBLISHED_HRN, **change})
+
+
+PUBLISHED_HRN = learner_options("hrn-paper", "pairwise-mnist", "paper", (1, 28, 28))
+
+
+def test_an_ablation_is_written_down_and_gone_on_with(tmp_path: Path) -> None:
+    if not dataset_status("mnist").sizes:
+        pytest.skip("MNIST is not here")
+    settings = ablate.AblateSettings(seeds=1, fraction=0.01, output=tmp_path / "ablation.json")
+    console = Console(record=True, width=200, quiet=True)
+    ablate.run_ablation(settings, console)
+    found = json.loads(settings.output.read_text())
+    assert all(row["seeds"] == [0] for row in found["rows"].values())
+    seconds = found["rows"]["baseline"]["seconds"]
+    ablate.run_ablation(settings, console)
+    assert json.loads(settings.output.read_text())["rows"]["baseline"]["seconds"] == seconds
+    assert len(ablate.ablation_rows(found)[1]) == 8
+
+
+# ------------------------------------------------------------------------ what is committed
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_committed_results_are_whole(path: Path) -> None:
+    found = json.loads(path.read_text())
+    scenario, tasks = found["scenario"], found["tasks"]
+    assert path.stem == result_name(scenario, "paper")
+    assert set(found["learners"]) == set(LEARNERS)
+    kept = {name: value for name, value in found["settings"].items() if name not in ("profile", "fraction")}
+    assert kept == PUBLISHED[scenario].to_dict()
+    assert found["settings"]["fraction"] == 1
+    for name, entry in found["learners"].items():
+        count = len(entry["seeds"])
+        for part in ("accuracy", "seconds", "images_per_second", "parameters", "bytes_kept", "task_free", "decisions"):
+            assert len(entry[part]) == count, (name, part)
+        for matrix in entry["accuracy"]:
+            assert [len(row) for row in matrix] == [len(tasks)] * len(tasks)
+            assert None not in matrix[-1]
+    if scenario in PAPER:
+        assert all(len(cells) == len(tasks) for cells in PAPER[scenario].values())
+
+
+def test_pages_say_what_the_result_files_say() -> None:
+    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    filled = 0
+    for page in (ROOT / "docs" / "scenarios").glob("*.md"):
+        text = page.read_text()
+        assert pages.fill(text) == text, f"{page.name} is not what its result file says: run make pages"
+        filled += len(pages.PLACE.findall(text))
+    assert filled >= 12
