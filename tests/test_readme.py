@@ -1,7 +1,16 @@
 """What README shows works as it stands, and what it links to exists."""
 
+from __future__ import annotations
+
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -11,6 +20,27 @@ def test_the_library_example_runs() -> None:
     names: dict[str, object] = {}
     exec(example, names)
     assert len(names["network"].units) == 5
+
+
+def test_the_example_of_a_run_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = [
+        block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "outcome, learner = run(" in block
+    ]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert len(names["outcome"].accuracy) == 5
+    assert (tmp_path / "runs" / "mine" / "model.safetensors").exists()
+
+
+def test_the_learner_of_ones_own_in_the_docs_works(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "@register_learner" in block]
+    (tmp_path / "my_module.py").write_text(example)
+    command = "-m hashroute bench digits --plugins my_module --learners frozen vc --epochs 1 --fraction 0.3"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, *command.split()], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert list(json.loads((tmp_path / "results" / "digits-0.3.json").read_text())["learners"]) == ["vc", "frozen"]
 
 
 def test_links_lead_somewhere() -> None:
