@@ -1,0 +1,595 @@
+"""A comparison that is killed, stopped, out of disk or asked for nonsense: what it keeps, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hashroute.cli import main
+
+COMMAND = [sys.executable, "-m", "hashroute", "bench"]
+QUICK = ("digits", "--epochs", "1", "--fraction", "0.5")
+THREE = ("digits", "--learners", "vc", "ewc", "hrn-paper", "--fraction", "0.5", "--epochs")
+TIMES = ("seconds", "images_per_second")
+NAME = "digits-0.5"
+
+# -------------------------------------------------------------------- processes
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+
+
+def bench_process(*arguments: str, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    options.setdefault("env", environment())
+    return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, **options)
+
+
+@contextmanager
+def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A comparison and its workers in a process group of their own, as in a terminal; none outlives the block."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def last_words(process: subprocess.Popen[str], seconds: float = 30) -> str:
+    """Standard error to its end, which comes when the process and all its workers, who share it, have ended."""
+    return process.communicate(timeout=seconds)[1]
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
+    """Wait for a condition that the process brings about while it is alive."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"it ended with {process.returncode} before anything could be seen"
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
+    assert process.poll() is None, f"it ended with {process.returncode} too soon: give it more to do"
+
+
+def workers(process: subprocess.Popen[str]) -> list[int]:
+    """The worker processes, as /proc shows them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            group = (folder / "stat").read_text().rpartition(")")[2].split()[2]
+            if int(group) == process.pid and b"LokyProcess" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for workers in /proc")
+
+Bench = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
+    """The command in this process, in a folder of its own; gives the exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        try:
+            code = main(["bench", *arguments])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+# -------------------------------------------------------------------- files
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def timeless(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in TIMES}
+
+
+def results(folder: Path, name: str = NAME) -> dict[str, Any]:
+    """The result file, without how long things took."""
+    content = read_json(folder / "results" / f"{name}.json")
+    return {**content, "learners": {name: timeless(entry) for name, entry in content["learners"].items()}}
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The epochs of a run, without how long they took."""
+    return [timeless(json.loads(line)) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+
+
+def logs(folder: Path) -> dict[str, bytes]:
+    """The epochs of all runs, as they stand in their files."""
+    return {path.parent.name: path.read_bytes() for path in folder.glob("runs/*/*/epochs.jsonl")}
+
+
+def held_by_checkpoint(run: Path) -> bytes:
+    """The epochs that the checkpoint of a run holds."""
+    length = torch.load(run / "checkpoint.pt", weights_only=True)["log_length"]
+    return (run / "epochs.jsonl").read_bytes()[:length]
+
+
+def check_whole(folder: Path) -> dict[str, bytes]:
+    """See that every file with a final name is whole; returns the epochs that must never be trained again."""
+    kept: dict[str, bytes] = {}
+    files = [path for part in ("runs", "results") for path in (folder / part).rglob("*") if path.is_file()]
+    for path in files:
+        if path.suffix == ".json":
+            read_json(path)
+        elif path.suffix == ".jsonl":
+            content = path.read_bytes()
+            assert content == b"" or content.endswith(b"\n")
+            lines = [json.loads(line) for line in content.splitlines()]
+            if (path.parent / "result.json").exists():
+                kept[path.parent.name] = content
+            elif (path.parent / "checkpoint.pt").exists():
+                checkpoint = torch.load(path.parent / "checkpoint.pt", weights_only=True)
+                kept[path.parent.name] = content[: checkpoint["log_length"]]
+                held = kept[path.parent.name].splitlines(keepends=True)
+                assert len(kept[path.parent.name]) == checkpoint["log_length"]
+                assert held[-1].endswith(b"\n")
+                assert len(lines) - len(held) in (0, 1)
+                assert sum(line["images"] for line in lines[: len(held)]) == checkpoint["outcome"]["images"]
+        elif path.suffix == ".pt":
+            assert (path.parent / "epochs.jsonl").exists()
+            torch.load(path, weights_only=True)
+        elif path.suffix == ".safetensors":
+            load_file(path)
+        else:
+            assert path.suffix in (".lock", ".unfinished") or path.name == ".lock", f"what is {path}?"
+    return kept
+
+
+def assert_kept(kept: dict[str, bytes], folder: Path) -> None:
+    """What checkpoints held was not trained again: it still stands there with its seconds."""
+    now = check_whole(folder)
+    for name, log in kept.items():
+        assert now[name].startswith(log), f"{name} lost epochs that were in its checkpoint"
+
+
+def assert_same(folder: Path, undisturbed: Path) -> None:
+    """Everything that the same command wrote into two folders is the same, but for how long things took."""
+    assert results(folder) == results(undisturbed)
+    expected = sorted(run.name for run in (undisturbed / "runs" / NAME).iterdir())
+    assert sorted(run.name for run in (folder / "runs" / NAME).iterdir()) == expected
+    for name in expected:
+        one, other = (place / "runs" / NAME / name for place in (folder, undisturbed))
+        assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
+        assert records(one) == records(other)
+        assert timeless(read_json(one / "result.json")) == timeless(read_json(other / "result.json"))
+        for file in ("settings.json", "learner.json", "model.safetensors"):
+            assert (one / file).read_bytes() == (other / file).read_bytes(), f"{name}: {file}"
+    assert not list(folder.rglob("*.unfinished"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which three learners were compared and nothing happened to them."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    process = bench_process(*THREE, "2", folder=folder)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    return folder
+
+
+# -------------------------------------------------------------------- killed
+
+
+class Kill(NamedTuple):
+    """How a process is killed: with how many jobs, what of it, and when."""
+
+    jobs: int
+    parent_only: bool = False
+    in_a_checkpoint: bool = False
+    delay: float = 0.0
+    """Seconds after something new was written."""
+
+
+def halt_in_a_checkpoint(process: subprocess.Popen[str], folder: Path) -> None:
+    """Stop all the processes at a moment when one of them has written a part of a checkpoint."""
+    while process.poll() is None:
+        for path in folder.glob("runs/*/*/.checkpoint.pt.*.unfinished"):
+            os.killpg(process.pid, signal.SIGSTOP)
+            time.sleep(0.02)
+            if path.exists():
+                return
+            os.killpg(process.pid, signal.SIGCONT)
+    pytest.fail("it ended before a checkpoint was seen being written: give it more to do")
+
+
+def kill_one(kill: Kill, arguments: Sequence[str], folder: Path, kept: dict[str, bytes]) -> dict[str, bytes]:
+    """Start, see that it goes on from what was kept, kill, see that all files are whole; returns what is kept now."""
+    before = logs(folder)
+
+    def gone_on() -> bool:
+        grown = [
+            name
+            for name, log in logs(folder).items()
+            if log != before.get(name) and log.count(b"\n") > kept.get(name, b"").count(b"\n")
+        ]
+        return len(grown) >= kill.jobs
+
+    with started(*arguments, "--jobs", str(kill.jobs), "--resume", folder=folder) as process:
+        wait_until(gone_on, process)
+        if kill.in_a_checkpoint:
+            halt_in_a_checkpoint(process, folder)
+        else:
+            time.sleep(kill.delay)
+        assert process.poll() is None, "it ended before it could be killed: give it more to do"
+        if kill.parent_only:
+            os.kill(process.pid, signal.SIGKILL)
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+        last_words(process)  # the workers of a killed process end by themselves
+        assert process.returncode == -signal.SIGKILL
+    if kill.in_a_checkpoint:
+        assert list(folder.glob("runs/*/*/.checkpoint.pt.*.unfinished"))
+    assert_kept(kept, folder)
+    return check_whole(folder)
+
+
+def kill_and_finish(
+    kills: Sequence[Kill], arguments: Sequence[str], folder: Path, finish: Callable[..., tuple[int, str, str]]
+) -> None:
+    kept: dict[str, bytes] = {}
+    for kill in kills:
+        kept = kill_one(kill, arguments, folder, kept)
+    code, _, said = finish(*arguments, "--resume")
+    assert (code, said) == (0, "")
+    assert_kept(kept, folder)
+
+
+def test_a_killed_comparison_goes_on_to_the_same_numbers(undisturbed: Path, bench: Bench, tmp_path: Path) -> None:
+    random = Random(0)
+    kills = [
+        Kill(1, delay=random.uniform(0, 0.1)),
+        Kill(2, parent_only=True, delay=random.uniform(0, 0.1)),
+        Kill(1, in_a_checkpoint=True),
+    ]
+    kill_and_finish(kills, (*THREE, "2"), tmp_path, bench)
+    assert_same(tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_comparison_killed_twenty_times_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "undisturbed", tmp_path / "killed"
+    whole.mkdir()
+    parts.mkdir()
+    arguments = (*THREE, "12", "--seeds", "3")
+    assert bench_process(*arguments, folder=whole).returncode == 0
+
+    def finish(*given: str) -> tuple[int, str, str]:
+        process = bench_process(*given, "--jobs", "2", folder=parts)
+        return process.returncode, process.stdout, process.stderr
+
+    random = Random(1)
+    kinds = [Kill(1), Kill(1, in_a_checkpoint=True), Kill(2, parent_only=True), Kill(2), Kill(2, in_a_checkpoint=True)]
+    kills = [kind._replace(delay=random.uniform(0, 0.3)) for kind in random.sample(kinds * 4, 20)]
+    kill_and_finish(kills, arguments, parts, finish)
+    assert_same(parts, whole)
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("learners", [("vc",), ("vc", "ewc")], ids=["one to do", "two to do"])
+def test_workers_whose_parent_is_killed_while_they_start_end_by_themselves(
+    learners: tuple[str, ...], tmp_path: Path
+) -> None:
+    arguments = ("digits", "--learners", *learners, "--epochs", "50", "--jobs", "2")
+    with started(*arguments, folder=tmp_path) as process:
+        wait_until(lambda: len(workers(process)) == 2 or bool(logs(tmp_path)), process)
+        os.kill(process.pid, signal.SIGKILL)
+        last_words(process)
+    check_whole(tmp_path)
+    assert not list(tmp_path.glob("runs/*/*/result.json"))
+
+
+def test_what_a_killed_process_left_is_cleared_away(bench: Bench, tmp_path: Path) -> None:
+    assert bench(*QUICK, "--learners", "vc")[0] == 0
+    file, run = tmp_path / "results" / f"{NAME}.json", tmp_path / "runs" / NAME / "vc-seed0"
+    names, numbers = {path.name for path in run.iterdir()}, results(tmp_path)
+    (run / "checkpoint.pt").write_bytes(b"")  # killed between the result and the end of the checkpoint ...
+    file.rename(file.with_name(f".{file.name}.1.unfinished"))  # ... or in the merge
+    other = tmp_path / "runs" / NAME / "ewc-seed0"
+    other.mkdir()
+    (other / ".settings.json.1.unfinished").write_text("{")  # killed in its first write
+    (other / "error.txt").write_text("Traceback")  # failed before
+    assert bench(*QUICK, "--learners", "vc", "ewc", "--resume")[0] == 0
+    assert results(tmp_path)["learners"]["vc"] == numbers["learners"]["vc"]
+    assert {path.name for path in run.iterdir()} == names
+    assert {path.name for path in other.iterdir()} == names
+    assert not list(tmp_path.rglob("*.unfinished"))
+
+
+# -------------------------------------------------------------------- stopped with Ctrl-C
+
+
+def interrupt(process: subprocess.Popen[str]) -> list[str]:
+    """Press Ctrl-C, which reaches the whole group, and wait until no worker is left; returns the command it names."""
+    os.killpg(process.pid, signal.SIGINT)
+    said = last_words(process)
+    assert process.returncode == 130, said
+    assert said.count("\n") == 1, said
+    named = re.fullmatch(r"hashroute: stopped; every finished epoch was kept: go on with hashroute bench (.*)\n", said)
+    assert named, said
+    assert "--resume" in named[1]
+    return shlex.split(named[1])
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_is_one_line_that_says_how_to_go_on(jobs: str, undisturbed: Path, bench: Bench, tmp_path: Path) -> None:
+    with started(*THREE, "2", "--jobs", jobs, folder=tmp_path) as process:
+        wait_until(lambda: any(logs(tmp_path).values()), process)
+        named = interrupt(process)
+    kept = check_whole(tmp_path)
+    assert len(list(tmp_path.glob("runs/*/*/result.json"))) < 3
+    assert bench(*named, "--jobs", "1")[0] == 0  # in this process, to be fast
+    assert_kept(kept, tmp_path)
+    assert_same(tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+def test_the_command_that_ctrl_c_names_finishes_with_workers_too(tmp_path: Path) -> None:
+    with started(*THREE, "2", "--jobs", "2", folder=tmp_path) as process:
+        wait_until(lambda: any(logs(tmp_path).values()), process)
+        named = interrupt(process)
+    finished = bench_process(*named, folder=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert len(list(tmp_path.glob("runs/*/*/result.json"))) == 3
+
+
+@pytest.mark.slow
+@needs_proc
+def test_ctrl_c_while_the_workers_start_is_one_line(tmp_path: Path) -> None:
+    with started(*THREE, "2", "--jobs", "2", folder=tmp_path) as process:
+        wait_until(lambda: len(workers(process)) == 2 or bool(logs(tmp_path)), process)
+        time.sleep(0.2)
+        interrupt(process)
+
+
+# -------------------------------------------------------------------- one fails
+
+PLUGIN = """
+from hashroute.learners.base import register_learner
+from hashroute.learners.plain import Vanilla
+
+
+@register_learner("stumbling")
+class Stumbling(Vanilla):
+    def loss(self, batch):
+        if batch.task == 1:
+            raise RuntimeError("cannot count to two")
+        return super().loss(batch)
+"""
+
+
+def test_one_failing_learner_does_not_end_the_others_and_goes_on_when_mended(tmp_path: Path) -> None:
+    plugin, run = tmp_path / "my_plugin.py", tmp_path / "runs" / NAME / "stumbling-seed0"
+    arguments = (*QUICK, "--plugins", "my_plugin", "--learners", "stumbling", "vc")
+    plugin.write_text(PLUGIN)
+    failed = bench_process(*arguments, folder=tmp_path, env=environment(PYTHONPATH=str(tmp_path)))
+    assert failed.returncode == 1, failed.stderr
+    assert failed.stderr == ""
+    error = run.relative_to(tmp_path) / "error.txt"
+    said = f"stumbling, seed 0, failed: RuntimeError: cannot count to two (see {error})"
+    assert said in failed.stdout.splitlines()
+    assert "Traceback" not in failed.stdout
+    traceback = (tmp_path / error).read_text()
+    assert traceback.startswith("Traceback")
+    assert traceback.endswith("RuntimeError: cannot count to two\n")
+    assert list(results(tmp_path)["learners"]) == ["vc"]
+    kept = held_by_checkpoint(run)
+    assert len(kept.splitlines()) == 1
+
+    plugin.write_text(PLUGIN.replace('raise RuntimeError("cannot count to two")', "pass"))
+    mended = bench_process(*arguments, "--resume", folder=tmp_path, env=environment(PYTHONPATH=str(tmp_path)))
+    assert mended.returncode == 0, mended.stderr
+    assert "failed" not in mended.stdout
+    assert (run / "epochs.jsonl").read_bytes().startswith(kept)
+    learners = results(tmp_path)["learners"]
+    assert list(learners) == ["vc", "stumbling"]
+    assert learners["stumbling"] == learners["vc"]  # of which it is a copy
+
+
+# -------------------------------------------------------------------- run again
+
+
+def test_finished_runs_are_skipped_and_more_are_merged_in_order(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "results" / f"{NAME}.json"
+
+    def written(*names: str) -> list[int]:
+        return [(tmp_path / "runs" / NAME / name / "result.json").stat().st_mtime_ns for name in names]
+
+    assert bench(*QUICK, "--learners", "ewc")[0] == 0
+    first, content = written("ewc-seed0"), file.read_text()
+    assert bench(*QUICK, "--learners", "ewc")[0] == 0
+    assert file.read_text() == content
+
+    assert bench(*QUICK, "--learners", "ewc", "vc", "--seeds", "2")[0] == 0
+    assert written("ewc-seed0") == first
+    merged = results(tmp_path)
+    assert list(merged["learners"]) == ["vc", "ewc"]
+    assert all(entry["seeds"] == [0, 1] for entry in merged["learners"].values())
+    assert merged["learners"]["ewc"]["accuracy"][0] == json.loads(content)["learners"]["ewc"]["accuracy"][0]
+    assert merged["learners"]["ewc"]["accuracy"][0] != merged["learners"]["ewc"]["accuracy"][1]
+
+    file.unlink()  # now seed 1 comes from its folder, before seed 0 is run again
+    for path in (tmp_path / "runs" / NAME / "ewc-seed0").iterdir():
+        path.unlink()
+    second = written("ewc-seed1", "vc-seed0", "vc-seed1")
+    assert bench(*QUICK, "--learners", "ewc", "vc", "--seeds", "2")[0] == 0
+    assert written("ewc-seed1", "vc-seed0", "vc-seed1") == second
+    assert results(tmp_path) == merged
+
+
+def test_other_settings_for_the_same_file_are_refused(bench: Bench) -> None:
+    assert bench(*QUICK, "--learners", "vc")[0] == 0
+    code, _, said = bench("digits", "--fraction", "0.5", "--epochs", "2", "--learners", "vc", "--seeds", "2")
+    assert code == 2
+    assert said.startswith(f"hashroute: results/{NAME}.json was made with other settings")
+    assert "epochs: [1] there, [2] here" in said
+    assert said.count("\n") == 1
+
+
+def test_finished_runs_with_other_settings_are_not_taken_for_these(bench: Bench, tmp_path: Path) -> None:
+    assert bench(*QUICK, "--learners", "vc")[0] == 0
+    code, _, said = bench("digits", "--fraction", "0.5", "--epochs", "2", "--learners", "vc", "--results", "others")
+    assert code == 2
+    assert f"runs/{NAME}/vc-seed0" in said
+    assert "epochs" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "others" / f"{NAME}.json").exists()
+
+
+def test_an_unfinished_run_is_not_gone_on_with_unasked(bench: Bench, tmp_path: Path) -> None:
+    assert bench(*QUICK, "--learners", "vc")[0] == 0
+    (tmp_path / "results" / f"{NAME}.json").unlink()
+    (tmp_path / "runs" / NAME / "vc-seed0" / "result.json").unlink()
+    code, _, said = bench(*QUICK, "--learners", "vc")
+    assert code == 2
+    assert said.startswith(f"hashroute: runs/{NAME}/vc-seed0 holds an unfinished run: add --resume")
+    assert said.count("\n") == 1
+
+
+# -------------------------------------------------------------------- disks
+
+
+@pytest.mark.parametrize("option", ["--runs", "--results"])
+def test_an_unwritable_folder_is_one_clear_line(option: str, bench: Bench, tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    if os.geteuid() == 0:  # who can write into any folder, but not into a file as if it were one
+        blocked.write_text("in the way")
+        problem = "Not a directory"
+    else:
+        blocked.mkdir(mode=0o555)
+        problem = "Permission denied"
+    code, printed, said = bench(*QUICK, "--learners", "vc", option, "blocked/inside")
+    assert code in (1, 2)
+    told = said.splitlines() + [line for line in printed.splitlines() if line.startswith("vc, seed 0, failed")]
+    assert len(told) == 1
+    assert "blocked/inside" in told[0]
+    assert problem in told[0]
+    assert "Traceback" not in printed + said
+    assert not list(tmp_path.rglob("*.unfinished"))
+    assert not list(tmp_path.rglob("*.json"))
+
+
+class Starved(NamedTuple):
+    """A comparison on a disk that holds no file of more than some kilobytes."""
+
+    folder: Path
+    process: subprocess.CompletedProcess[str]
+    kept: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def starved(tmp_path_factory: pytest.TempPathFactory) -> Starved:
+    folder = tmp_path_factory.mktemp("starved")
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (280_000, resource.RLIM_INFINITY))
+
+    process = bench_process(*THREE, "2", folder=folder, preexec_fn=limit)
+    assert not list(folder.rglob("*.unfinished"))
+    for path in folder.rglob("error.txt"):
+        path.unlink()
+    return Starved(folder, process, check_whole(folder))
+
+
+def test_a_full_disk_is_one_clear_line_for_each_run(starved: Starved) -> None:
+    assert starved.process.returncode == 1
+    assert starved.process.stderr == ""
+    for name in ("vc", "ewc", "hrn-paper"):
+        (told,) = (line for line in starved.process.stdout.splitlines() if line.startswith(f"{name}, seed 0, failed"))
+        assert f"runs/{NAME}/{name}-seed0" in told
+        assert "File too large" in told
+        assert "--resume" in told
+        assert "error.txt" not in told
+
+
+def test_when_there_is_room_again_a_starved_comparison_goes_on_to_the_same_numbers(
+    starved: Starved, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert starved.process.returncode == 1
+    assert any(starved.kept.values())
+    monkeypatch.chdir(starved.folder)
+    assert main(["bench", *THREE, "2", "--resume"]) == 0
+    capsys.readouterr()
+    assert_kept(starved.kept, starved.folder)
+    assert_same(starved.folder, undisturbed)
+
+
+# -------------------------------------------------------------------- wrong words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digits", "--learners", "nobody"], "there is no learner 'nobody': expected one of vc, "),
+        (["nowhere"], "nowhere"),
+        (["digits", "--seeds", "0"], "--seeds is 0: expected at least 1"),
+        (["digits", "--jobs", "0"], "--jobs is 0: expected at least 1"),
+        (["digits", "--epochs", "1", "0"], "--epochs is 0: expected at least 1"),
+        (["digits", "--fraction", "0"], "fraction is 0"),
+        (["digits", "--fraction", "1.5"], "fraction is 1.5"),
+        (["digits", "--plugins", "no_such_plugin"], "--plugins has 'no_such_plugin', which cannot be imported"),
+        (["digits", "--device", "toaster"], "--device is 'toaster'"),
+        (["digits", "--settings", "paper"], "no published settings for 'digits'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    arguments: list[str], message: str, bench: Bench, tmp_path: Path
+) -> None:
+    code, printed, said = bench(*arguments)
+    assert code == 2
+    assert printed == ""
+    assert said.startswith("hashroute: ")
+    assert message in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+# -------------------------------------------------------------------- extras
+
+
+def test_tensorboard_files_are_written_into_the_folder_of_the_run(bench: Bench, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    assert bench(*QUICK, "--learners", "vc", "--tensorboard")[0] == 0
+    (events,) = (tmp_path / "runs" / NAME / "vc-seed0").glob("tensorboard/events.out.tfevents.*")
+    content = events.read_bytes()
+    for name in (b"loss", b"train_accuracy", b"validation_accuracy", b"test_accuracy/task_4"):
+        assert name in content
