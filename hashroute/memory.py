@@ -62,13 +62,12 @@ class Memories(nn.Module):
         count = self.directions.shape[1]
         data = seen.double()
         mean = data.mean(0)
-        covariance = (data - mean).T @ (data - mean) / max(1, len(data) - 1)
-        values, vectors = torch.linalg.eigh(covariance)
-        values = values.flip(0).clamp_min(0)
+        _, sizes, vectors = torch.linalg.svd((data - mean) / max(1, len(data) - 1) ** 0.5, full_matrices=False)
+        values, vectors = _pad(sizes.square(), count), _pad(vectors, count)
         rest = (values[count:].sum() / (data.shape[1] - count)).clamp_min(LEAST_VARIANCE)
         new = {
             "means": mean,
-            "directions": vectors.flip(1)[:, :count].T,
+            "directions": vectors[:count],
             "variances": torch.maximum(values[:count], rest),
             "rests": rest,
             "usual": torch.zeros(2),
@@ -108,3 +107,8 @@ class Memories(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{len(self)} of {self.directions.shape[1]} directions in {self.means.shape[1]} dimensions"
+
+
+def _pad(rows: Tensor, count: int) -> Tensor:
+    """At least so many rows, zeros where there are too few."""
+    return torch.cat([rows, rows.new_zeros(max(0, count - len(rows)), *rows.shape[1:])])

@@ -117,6 +117,7 @@ _EPOCHS = {
     "fashion-mnist": (10, 5),
     "svhn-cifar100": (5, 10),
     "split-cifar100": (15,),
+    "mixed": (8,),
 }
 
 

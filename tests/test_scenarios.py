@@ -20,6 +20,7 @@ NEEDS = {
     "fashion-mnist": ["fashion-mnist", "mnist"],
     "svhn-cifar100": ["svhn", "cifar-100"],
     "split-cifar100": ["cifar-100"],
+    "mixed": ["svhn", "cifar-100", "mnist", "fashion-mnist"],
 }
 TASKS = {
     "digits": ["0 or 1", "2 or 3", "4 or 5", "6 or 7", "8 or 9"],
@@ -27,6 +28,10 @@ TASKS = {
     "fashion-mnist": ["Fashion", "MNIST"],
     "svhn-cifar100": ["SVHN", *(f"CIFAR {first}-{first + 9}" for first in range(0, 100, 10))],
     "split-cifar100": [f"CIFAR {first}-{first + 9}" for first in range(0, 100, 10)],
+    "mixed": [
+        *("SVHN", "CIFAR 0-9", "MNIST", "CIFAR 10-19", "Fashion"),
+        *("CIFAR 20-29", "SVHN, part 2", "CIFAR 30-39", "MNIST, part 2", "CIFAR 40-49"),
+    ],
 }
 
 
@@ -69,7 +74,7 @@ def test_nothing_is_in_two_splits_and_every_time_the_same(name: str) -> None:
         assert not rows(task.train) & rows(task.validation)
         assert not (rows(task.train) | rows(task.validation)) & rows(task.test)
     total = sum(len(part) for part in (task.train, task.validation, task.test))
-    assert total == {"digits": 354, "pairwise-mnist": 13783, "fashion-mnist": 70000}.get(name, 6000)
+    assert total == {"digits": 354, "pairwise-mnist": 13783, "fashion-mnist": 70000}.get(name, 6000)  # a CIFAR task
 
 
 def test_cifar_tasks_have_their_classes() -> None:
@@ -77,6 +82,26 @@ def test_cifar_tasks_have_their_classes() -> None:
     assert scenario.tasks[0].class_names[0] == "apple"
     assert scenario.tasks[9].class_names[9] == "worm"
     assert scenario.tasks[3].augmentations == {"flip", "shift"}
+
+
+def test_the_mixed_stream_is_made_of_disjoint_parts_that_look_alike() -> None:
+    scenario = load_or_skip("mixed")
+    assert scenario.image_shape == (3, 32, 32)
+    by_name = {task.name: task for task in scenario.tasks}
+    for task in scenario.tasks:
+        assert len(task.train) + len(task.validation) == 5000
+    for dataset in ("SVHN", "MNIST"):
+        first, second = by_name[dataset], by_name[f"{dataset}, part 2"]
+        assert first.class_names == second.class_names
+        assert torch.equal(first.test.images, second.test.images)
+        shares = [part.train.labels.bincount() / len(part.train) for part in (first, second)]
+        assert (shares[0] - shares[1]).abs().max() < 0.002
+        both = (rows(first.train) | rows(first.validation)) & (rows(second.train) | rows(second.validation))
+        assert len(both) <= 2  # SVHN itself holds an image twice
+    digit = by_name["MNIST"].train.images
+    assert torch.equal(digit[:, 0], digit[:, 2])
+    assert not digit[:, :, :2].any()
+    assert digit[:, :, 2:30, 2:30].any()
 
 
 def test_a_fraction_keeps_every_class_in_proportion() -> None:

@@ -362,8 +362,13 @@ class Learner(nn.Module):
 
     def bytes_kept(self) -> dict[str, int]:
         """Bytes that must be kept between tasks: weights, and memory beside them."""
-        kept = [*self.buffers(), *self.memory.values()]
-        return {"weights": _bytes(self.parameters()), "memory": _bytes(kept)}
+        weights = {name for name, _ in self.named_parameters()}
+        beside = [
+            tensor
+            for name, tensor in self.state_dict().items()
+            if name not in weights and not name.endswith("_extra_state")
+        ]
+        return {"weights": _bytes(self.parameters()), "memory": _bytes([*beside, *self.memory.values()])}
 
     # ---------------------------------------------------------------- files
 

@@ -1,0 +1,160 @@
+"""Paths of units, each forked from another: trained once, then frozen for good.
+
+A path is a chain of convolution units, one a level. Its features are the sum over levels of the normalised hashes of
+the image and of every unit's maps, with one hash function a level, shared by all paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.utils import parametrize
+
+from hashroute.hashing import FeatureHash
+from hashroute.units import ConvUnit, UnitSpec
+
+POOLED = 4
+"""Maps larger than this are average-pooled to it before they are hashed: nothing is lost, and it is faster."""
+
+
+class Forest(nn.Module):
+    """A pool of paths.
+
+    Args:
+        image_shape: channels, height and width of the images.
+        specs: of a path's units, level by level.
+        features: s, the length of a hash vector.
+        seed: of the hash functions. Weights of a first path follow torch.manual_seed.
+    """
+
+    def __init__(self, image_shape: Sequence[int], specs: Sequence[UnitSpec], features: int, seed: int = 0) -> None:
+        super().__init__()
+        self.image_shape = tuple(image_shape)
+        self.specs = tuple(specs)
+        self.features = features
+        self.hashes = [FeatureHash(features, (seed << 8) + level) for level in range(len(specs) + 1)]
+        self.paths = nn.ModuleList()
+        self.parents: list[int | None] = []
+        self.ranks: list[int] = []
+        """Of the differences between a path's convolutions and its parent's: 0 for full ones."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def grow(self, parent: int | None = None, rank: int = 0) -> int:
+        """Add a path: fresh, or forked from a parent, whose weights it starts from; returns its number.
+
+        With a rank, only differences of that rank from the parent's convolutions are trained and kept, wherever that
+        is smaller.
+        """
+        units, channels = nn.ModuleList(), self.image_shape[0]
+        for level, spec in enumerate(self.specs):
+            units.append(ConvUnit(spec, channels, "slice", f"level {level} of path {len(self)}"))
+            channels = spec.channels_out
+        if parent is not None:
+            _copy(self.paths[parent], units)
+            for convolution in _convolutions(units) if rank else ():
+                weight = convolution.weight
+                if rank * (len(weight) + weight[0].numel()) < weight.numel():
+                    parametrize.register_parametrization(convolution, "weight", Difference(weight, rank))
+        self.paths.append(units)
+        self.parents.append(parent)
+        self.ranks.append(rank)
+        return len(self) - 1
+
+    def freeze(self, path: int) -> None:
+        """From now on nothing changes this path."""
+        self.paths[path].requires_grad_(False)
+
+    def drop_last(self) -> None:
+        """Remove the path that was added last; nothing may have been forked from it."""
+        self.paths = self.paths[:-1]
+        self.parents.pop()
+        self.ranks.pop()
+
+    def maps(self, images: Tensor, path: int) -> Iterator[Tensor]:
+        """The images, then the maps that each unit of the path gives, pooled for hashing: one a level."""
+        yield images
+        maps = images
+        units: Any = self.paths[path]
+        for unit in units:
+            maps = unit(maps)
+            yield maps if max(maps.shape[2:]) <= POOLED else adaptive_avg_pool2d(maps, POOLED)
+
+    def forward(self, images: Tensor, path: int) -> Tensor:
+        """images: (n, channels, height, width). Returns the features of a path: (n, s)."""
+        hashed = [phi.normalised(maps) for phi, maps in zip(self.hashes, self.maps(images, path), strict=True)]
+        return torch.stack(hashed).sum(0)
+
+    def weights(self, path: int) -> int:
+        """How many numbers a path adds to what is kept."""
+        return sum(weight.numel() for weight in self.paths[path].parameters())
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The shape of the forest, as plain values."""
+        return {"parents": list(self.parents), "ranks": list(self.ranks)}
+
+    def grow_like(self, config: dict[str, Any]) -> None:
+        """Make room for the paths that `config` described, to load a state into; then call `settle`."""
+        for parent, rank in zip(config["parents"], config["ranks"], strict=True):
+            self.grow(parent, rank)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """After a state was loaded: low-rank differences are added to their parents' weights, parents first."""
+        for path, parent in zip(self.paths, self.parents, strict=True):
+            if parent is None:
+                continue
+            for convolution, base in zip(_convolutions(path), _convolutions(self.paths[parent]), strict=True):
+                difference = _difference(convolution)
+                if difference is not None:
+                    difference.base.copy_(base.weight)
+
+
+class Difference(nn.Module):
+    """Weights of a convolution as those of another plus U V: a difference of low rank, which alone is kept."""
+
+    base: Tensor
+
+    def __init__(self, base: Tensor, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+        self.register_buffer("base", base.detach().clone(), persistent=False)
+
+    def forward(self, up: Tensor, down: Tensor) -> Tensor:
+        """up: (out, rank), down: (rank, inputs). Returns the weights: (out, in, height, width)."""
+        return self.base + (up @ down).view_as(self.base)
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """U = 0 and a random V: the difference is 0 at first."""
+        inputs = weight[0].numel()
+        down = torch.randn(self.rank, inputs, device=weight.device, dtype=weight.dtype) / inputs**0.5
+        return weight.new_zeros(len(weight), self.rank), down
+
+
+def _difference(convolution: nn.Conv2d) -> Difference | None:
+    """The low-rank difference that a convolution is made of, if it is."""
+    if not parametrize.is_parametrized(convolution, "weight"):
+        return None
+    difference: Any = convolution.parametrizations["weight"][0]  # type: ignore[index]
+    return difference  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def _copy(source: nn.Module, target: nn.Module) -> None:
+    """Copy all weights, those of a convolution of low rank as what they come to."""
+    for theirs, ours in zip(_convolutions(source), _convolutions(target), strict=True):
+        ours.weight.copy_(theirs.weight)
+    known = dict(source.named_parameters())
+    for name, weight in target.named_parameters():
+        if name in known:
+            weight.copy_(known[name])
+
+
+def _convolutions(units: nn.Module) -> Iterator[nn.Conv2d]:
+    return (module for module in units.modules() if isinstance(module, nn.Conv2d))
