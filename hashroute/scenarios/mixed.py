@@ -13,8 +13,10 @@ from hashroute.scenarios.published import AUGMENTATIONS, STATISTICS, dataset_tas
 PART = 5000
 """Images to train and validate on in each task."""
 
-STREAM = ("svhn", "cifar-100", "mnist", "cifar-100", "fashion-mnist")
-STREAM += ("cifar-100", "svhn", "cifar-100", "mnist", "cifar-100")
+STREAM = (
+    *("svhn", "cifar-100", "mnist", "cifar-100", "fashion-mnist"),
+    *("cifar-100", "svhn", "cifar-100", "mnist", "cifar-100"),
+)
 TITLES = {"svhn": "SVHN", "mnist": "MNIST", "fashion-mnist": "Fashion"}
 
 
