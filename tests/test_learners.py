@@ -477,7 +477,7 @@ def test_mistakes_are_said_in_one_line(tmp_path: Path) -> None:
     small = Split(task.train.images[:, :, :4, :4], task.train.labels)
     with pytest.raises(ValueError, match=r"images of shape \(1, 4, 4\)"):
         learner.learn(Task("small", small, small, small, task.class_names))
-    with pytest.raises(ValueError, match="no learner 'nobody': expected one of vc"):
+    with pytest.raises(ValueError, match="no learner 'nobody': expected one of hrn"):
         create_learner("nobody", (1, 8, 8))
     with pytest.raises(ValueError, match="no option 'wait': expected one of weight"):
         create_learner("ewc", (1, 8, 8), wait=1.0)

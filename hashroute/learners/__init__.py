@@ -13,6 +13,9 @@ from hashroute.learners.base import (
     register_learner,
 )
 
+for _name in ("hrn", "hrn-paper", "vc", "ewc", "ell", "gpm", "hash-only", "separate", "joint"):
+    LEARNERS[_name] = LEARNERS.pop(_name)  # the order in which tables show them
+
 __all__ = [
     "LEARNERS",
     "Batch",
