@@ -8,17 +8,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
 from hashroute import metrics
-from hashroute.learners.hrn import PUBLISHED
+from hashroute.learners.hrn_paper import PUBLISHED
 from hashroute.scenarios import load_scenario
 from hashroute.settings import PUBLISHED as SETTINGS
 from hashroute.storage import write_json
 from hashroute.training import run
-from hashroute.workers import one_thread
+from hashroute.workers import one_thread, side_by_side
 
 SCENARIO = "pairwise-mnist"
 
@@ -86,8 +85,8 @@ def run_ablation(settings: AblateSettings, console: Console) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, found)  # before the work: an unwritable folder should not cost the runs
     left = [(n, s) for s in range(settings.seeds) for n in ROWS if s not in found["rows"][n]["seeds"]]
-    work = (delayed(_work)(settings.fraction, name, seed) for name, seed in left)
-    for number, (name, seed, values) in enumerate(Parallel(settings.jobs, return_as="generator_unordered")(work), 1):
+    work = ((settings.fraction, name, seed) for name, seed in left)
+    for number, (name, seed, values) in enumerate(side_by_side(settings.jobs, _work, work), 1):
         row = found["rows"][name]
         place = sum(other < seed for other in row["seeds"])
         row["seeds"].insert(place, seed)

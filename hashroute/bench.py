@@ -8,7 +8,7 @@ import math
 import shlex
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,21 +16,21 @@ from typing import Any
 
 import tyro
 from filelock import FileLock, Timeout
-from joblib import Parallel, delayed
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from hashroute import metrics
 from hashroute.devices import find_device
 from hashroute.learners import LEARNERS, find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import Scenario, load_scenario
 from hashroute.settings import Profile, Settings, result_name, settings_for
-from hashroute.storage import write_json
-from hashroute.training import learner_options, run
-from hashroute.workers import one_thread
+from hashroute.storage import remove_unfinished, write_json
+from hashroute.training import check_same, describe, learner_options, run
+from hashroute.workers import one_thread, side_by_side
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,10 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
     for job in list(jobs):
         finished = job.folder / "result.json"
         if finished.exists():  # stopped between the end of the run and the merge
+            options = learner_options(job.learner, settings.scenario, settings.settings, scenario.image_shape)
+            check_same(job.folder, describe(scenario, job.learner, common, job.seed, options, settings.fraction))
+            (job.folder / "checkpoint.pt").unlink(missing_ok=True)
+            remove_unfinished(job.folder)
             results.merge(job.learner, job.seed, json.loads(finished.read_text()))
             jobs.remove(job)
         elif (job.folder / "settings.json").exists() and not settings.resume:
@@ -155,8 +159,9 @@ def _import(plugins: tuple[str, ...]) -> None:
     for name in plugins:
         try:
             importlib.import_module(name)
-        except ImportError as error:
-            raise ValueError(f"--plugins has {name!r}, which cannot be imported: {error}") from None
+        except Exception as error:  # whatever a module of someone else's may raise
+            what = f"{type(error).__name__}: {error}"
+            raise ValueError(f"--plugins has {name!r}, which cannot be imported: {what}") from None
 
 
 @lru_cache(maxsize=1)  # a worker does several runs of one scenario
@@ -181,21 +186,27 @@ def _images(scenario: Scenario, common: Settings) -> int:
 def _work_off(jobs: list[Job], settings: BenchSettings, results: Results, console: Console) -> list[str]:
     """Do all jobs, show how far they are, merge each into the result file as it ends; returns what failed."""
     failures: list[str] = []
-    work = (delayed(_work)(settings, job.learner, job.seed) for job in jobs)
+    work = ((settings, job.learner, job.seed) for job in jobs)
     with _display(jobs, console):
-        for name, seed, outcome, problem in Parallel(settings.jobs, return_as="generator_unordered")(work):
+        for name, seed, outcome, problem in side_by_side(settings.jobs, _work, work):
             job = next(job for job in jobs if (job.learner, job.seed) == (name, seed))
             if problem is None:
                 results.merge(name, seed, outcome)
                 job.state = "done"
+                _say(console, name, seed, outcome)
             else:
                 job.state = "failed"
                 failures.append(f"{name}, seed {seed}, failed: {problem}")
-            if not console.is_terminal:
-                last = [value for value in (outcome or {"accuracy": [[]]})["accuracy"][-1] if value is not None]
-                said = f"{sum(last) / len(last):.2f} % after the last task" if last else failures[-1]
-                console.print(f"{name}, seed {seed}: {said}", markup=False, highlight=False, soft_wrap=True)
     return failures
+
+
+def _say(console: Console, name: str, seed: int, outcome: dict[str, Any]) -> None:
+    """What a run decided, a line for each task, and, where there is no live table, how it ended."""
+    lines = [f"{name}, seed {seed}, {decision['said']}" for decision in outcome["decisions"]]
+    if not console.is_terminal:
+        lines.append(f"{name}, seed {seed}: {metrics.final(outcome['accuracy']):.2f} % after the last task")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _work(settings: BenchSettings, name: str, seed: int) -> tuple[str, int, dict[str, Any] | None, str | None]:
@@ -203,10 +214,10 @@ def _work(settings: BenchSettings, name: str, seed: int) -> tuple[str, int, dict
     one_thread()
     folder = settings.run_folder(name, seed)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         _import(settings.plugins)
         scenario = _load(settings)
         options = learner_options(name, settings.scenario, settings.settings, scenario.image_shape)
-        folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock", timeout=5), _tensorboard(settings, folder) as on_epoch:
             outcome, _ = run(
                 scenario,
@@ -225,11 +236,11 @@ def _work(settings: BenchSettings, name: str, seed: int) -> tuple[str, int, dict
         return name, seed, None, f"{folder} is being written by another process: wait for it, or end it"
     except OSError as error:
         return name, seed, None, f"{error.filename or folder}: {error.strerror or error}; then go on with --resume"
-    except ValueError as error:
-        return name, seed, None, str(error)
     except Exception as error:
-        (folder / "error.txt").write_text(traceback.format_exc())
-        return name, seed, None, f"{type(error).__name__}: {error} (see {folder / 'error.txt'})"
+        with suppress(OSError):
+            (folder / "error.txt").write_text(traceback.format_exc())
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return name, seed, None, f"{what} (see {folder / 'error.txt'})"
 
 
 @contextmanager
@@ -270,6 +281,8 @@ def _table(jobs: list[Job]) -> Table:
     for job in jobs:
         if job.state in ("waiting", "running"):
             job.look()
+    order = ("running", "failed", "waiting", "done")  # a terminal may be too short for all
+    for job in sorted(jobs, key=lambda job: order.index(job.state)):
         bar: Any = ProgressBar(job.images, job.trained, width=20) if job.state == "running" else job.state
         record = job.record
         cells = ("",) * 5
@@ -302,6 +315,7 @@ class Results:
             "learners": {},
         }
         with self._lock():
+            remove_unfinished(path.parent, path.name)
             self.content = self._read()
 
     def _lock(self) -> FileLock:

@@ -51,10 +51,7 @@ class Forest(nn.Module):
         With a rank, only differences of that rank from the parent's convolutions are trained and kept, wherever that
         is smaller.
         """
-        units, channels = nn.ModuleList(), self.image_shape[0]
-        for level, spec in enumerate(self.specs):
-            units.append(ConvUnit(spec, channels, "slice", f"level {level} of path {len(self)}"))
-            channels = spec.channels_out
+        units = self.new_units()
         if parent is not None:
             _copy(self.paths[parent], units)
             for convolution in _convolutions(units) if rank else ():
@@ -65,6 +62,14 @@ class Forest(nn.Module):
         self.parents.append(parent)
         self.ranks.append(rank)
         return len(self) - 1
+
+    def new_units(self) -> nn.ModuleList:
+        """Fresh units for a path."""
+        units, channels = nn.ModuleList(), self.image_shape[0]
+        for level, spec in enumerate(self.specs):
+            units.append(ConvUnit(spec, channels, "slice", f"level {level} of path {len(self)}"))
+            channels = spec.channels_out
+        return units
 
     def freeze(self, path: int) -> None:
         """From now on nothing changes this path."""

@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 import tyro
-from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +22,7 @@ from hashroute.scenarios.base import Scenario
 from hashroute.settings import Profile, result_name, settings_for
 from hashroute.storage import write_json
 from hashroute.training import run
-from hashroute.workers import one_thread
+from hashroute.workers import one_thread, side_by_side
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,8 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
         for seed in range(settings.seeds)
         if (learner, options, seed) not in done
     ]
-    work = (delayed(_try)(settings, *trial) for trial in trials)
-    for number, trial in enumerate(Parallel(settings.jobs, return_as="generator_unordered")(work), 1):
+    work = ((settings, *trial) for trial in trials)
+    for number, trial in enumerate(side_by_side(settings.jobs, _try, work), 1):
         found["trials"].append(trial)
         found["chosen"] = choose(found["trials"])
         write_json(path, found)

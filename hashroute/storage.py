@@ -28,7 +28,7 @@ def write_json(path: Path, value: Any) -> None:
     replace_file(path, lambda file: file.write_text(text))
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process left half-written in its folder."""
-    for file in folder.glob(".*.unfinished"):
+def remove_unfinished(folder: Path, name: str = "*") -> None:
+    """Remove what a killed process left half-written of a file, or of all files, in a folder."""
+    for file in folder.glob(f".{name}.*.unfinished"):
         file.unlink(missing_ok=True)

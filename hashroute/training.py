@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -16,7 +17,6 @@ from torch import Tensor
 from hashroute.data import Split
 from hashroute.learners import Learner, create_learner, find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
-from hashroute.learners.hrn import HRN
 from hashroute.scenarios import Scenario, Task
 from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
 from hashroute.storage import remove_unfinished, replace_file, write_json
@@ -75,6 +75,36 @@ def learner_options(learner: str, scenario: str, profile: Profile, image_shape: 
     return {**usual, **tuned_options(result_name(scenario, profile)).get(learner, {})}
 
 
+def describe(
+    scenario: Scenario,
+    learner: str,
+    settings: Settings,
+    seed: int,
+    options: dict[str, Any],
+    fraction: float = 1.0,
+    evaluate_on: Literal["test", "validation"] = "test",
+) -> dict[str, Any]:
+    """Everything that a run's numbers depend on, as its settings.json holds it."""
+    whole = options_to_dict(options_from_dict(find_learner(learner).Options, options))
+    tasks = tuple(task.name for task in scenario.tasks)
+    described = RunSettings(scenario.name, tasks, learner, whole, settings.to_dict(), seed, fraction, evaluate_on)
+    plain: dict[str, Any] = json.loads(json.dumps(vars(described)))
+    return plain
+
+
+def check_same(folder: Path, described: dict[str, Any]) -> None:
+    """See that a folder holds a run of these settings."""
+    kept = json.loads((folder / "settings.json").read_text())
+    for name, value in described.items():
+        if kept.get(name) != value:
+            inside = [key for key in value if kept[name].get(key) != value[key]] if isinstance(value, dict) else []
+            what = f"{name} ({', '.join(inside)})" if inside else name
+            raise ValueError(
+                f"{folder} holds a run with other settings, {what} differs: "
+                "give the same settings to go on with it, or choose another folder"
+            )
+
+
 def run(
     scenario: Scenario,
     learner: str = "hrn",
@@ -111,17 +141,7 @@ def run(
         settings = settings_for(scenario.name, scenario.image_shape, profile, max(t.classes for t in scenario.tasks))
     if options is None:
         options = learner_options(learner, scenario.name, profile, scenario.image_shape)
-    whole = options_from_dict(find_learner(learner).Options, options)
-    described = RunSettings(
-        scenario.name,
-        tuple(task.name for task in scenario.tasks),
-        learner,
-        options_to_dict(whole),
-        settings.to_dict(),
-        seed,
-        fraction,
-        evaluate_on,
-    )
+    described = describe(scenario, learner, settings, seed, options, fraction, evaluate_on)
     keeper = None if folder is None else Keeper(Path(folder), described, resume)
     checkpoint = None if keeper is None else keeper.checkpoint
     if checkpoint is None:
@@ -159,7 +179,9 @@ class _Run:
         while len(self.learner.tasks) < len(tasks) or self.learner.course is not None:
             learner = self.learner
             if learner.course is None:
+                start = time.perf_counter()
                 learner.begin(*(tasks if learner.at_once else tasks[len(learner.tasks) : len(learner.tasks) + 1]))
+                self.outcome.seconds += time.perf_counter() - start
             course = learner.course
             assert course is not None
             learned = [tasks[number] for number in course.tasks]
@@ -181,12 +203,14 @@ class _Run:
                 "images": log.images,
                 "seconds": log.seconds,
             }
-            if isinstance(learner, HRN):
-                record |= learner.analyse(learned[0].validation.images[:1000], course.tasks[0])
+            record |= learner.analyse(learned[0].validation.images[:1000], course.tasks[0])
             if learner.done():
                 start = time.perf_counter()
                 learner.finish(*learned)
                 self.outcome.seconds += time.perf_counter() - start
+                if len(learner.decisions) > len(self.outcome.decisions):
+                    record["decision"] = learner.decisions[-1]
+                    self.outcome.decisions = list(learner.decisions)
                 self._evaluate(record)
             yield record
 
@@ -199,24 +223,28 @@ class _Run:
             self.outcome.accuracy.append([None] * len(tasks))
         self.outcome.accuracy.append(row + [None] * (len(tasks) - known))
         record["accuracy"] = self.outcome.accuracy[-1]
-        if isinstance(learner, HRN):
-            self.outcome.routing.append(self._routing(learner, known))
-            record["unchanged_paths"] = self.outcome.routing[-1]["unchanged_paths"]
+        routing = self._routing(known)
+        if routing is not None:
+            self.outcome.routing.append(routing)
+            record["unchanged_paths"] = routing["unchanged_paths"]
         if known == len(tasks):
             self.outcome.parameters = learner.parameter_counts()
             self.outcome.bytes_kept = learner.bytes_kept()
             self.outcome.task_free = task_free_accuracy(learner, [(task, self._images(task)) for task in tasks])
 
-    def _routing(self, learner: HRN, known: int) -> dict[str, Any]:
+    def _routing(self, known: int) -> dict[str, Any] | None:
+        """How a learner routes the last task's images, and the share of each old task's that go as they once did."""
         unchanged: list[float] = []
         for number, task in enumerate(self.scenario.tasks[:known]):
-            paths = learner.paths(self._images(task).images, number).cpu()
+            paths = self.learner.paths(self._images(task).images, number)
+            if paths is None:
+                return None
             if number < len(self.paths):
-                unchanged.append(100 * (paths == self.paths[number]).all(1).double().mean().item())
+                unchanged.append(100 * (paths.cpu() == self.paths[number]).all(1).double().mean().item())
             else:
-                self.paths.append(paths)
+                self.paths.append(paths.cpu())
         last = self._images(self.scenario.tasks[known - 1])
-        return {**learner.analyse(last.images, known - 1), "unchanged_paths": unchanged}
+        return {**self.learner.analyse(last.images, known - 1), "unchanged_paths": unchanged}
 
     def _images(self, task: Task) -> Split:
         return task.test if self.evaluate_on == "test" else task.validation
@@ -245,10 +273,9 @@ class _Run:
 class Keeper:
     """A run's folder: what is in it is whole at any moment, whenever the process may be killed."""
 
-    def __init__(self, folder: Path, described: RunSettings, resume: bool) -> None:
+    def __init__(self, folder: Path, described: dict[str, Any], resume: bool) -> None:
         self.folder = folder
         self.started = time.time()
-        self.settings = json.loads(json.dumps(vars(described)))
         self.checkpoint: dict[str, Any] | None = None
         kept = folder / "settings.json"
         if kept.exists():
@@ -256,27 +283,18 @@ class Keeper:
                 raise ValueError(
                     f"{folder} holds a run already: add --resume to go on with it, or delete it to start again"
                 )
-            self._check_same(json.loads(kept.read_text()))
-            remove_unfinished(folder)
+            check_same(folder, described)
             if (folder / "checkpoint.pt").exists():
                 self.checkpoint = read_checkpoint(folder / "checkpoint.pt")
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(kept, self.settings)
+            write_json(kept, described)
+        remove_unfinished(folder)
+        (folder / "error.txt").unlink(missing_ok=True)
         self.log = folder / "epochs.jsonl"
         length = 0 if self.checkpoint is None else self.checkpoint["log_length"]
         with open(self.log, "ab") as file:  # an epoch that no checkpoint holds is trained, and written down, again
             file.truncate(length)
-
-    def _check_same(self, kept: dict[str, Any]) -> None:
-        for name, value in self.settings.items():
-            if kept.get(name) != value:
-                inside = [key for key in value if kept[name].get(key) != value[key]] if isinstance(value, dict) else []
-                what = f"{name} ({', '.join(inside)})" if inside else name
-                raise ValueError(
-                    f"{self.folder} holds a run with other settings, {what} differs: "
-                    "give the same settings to go on with it, or choose another folder"
-                )
 
     def keep(self, record: dict[str, Any], progress: _Run) -> None:
         """Write an epoch down, then the checkpoint that holds it."""
@@ -286,7 +304,9 @@ class Keeper:
             os.fsync(file.fileno())
             length = file.tell()
         state = {"format": CHECKPOINT_FORMAT, "log_length": length, **progress.state()}
-        replace_file(self.folder / "checkpoint.pt", lambda file: torch.save(state, file))
+        content = io.BytesIO()
+        torch.save(state, content)  # not into the file: on a full disk that is a RuntimeError of no clear words
+        replace_file(self.folder / "checkpoint.pt", lambda file: file.write_bytes(content.getbuffer()))
 
     def finish(self, progress: _Run) -> None:
         """The model and the result; the checkpoint has served."""

@@ -9,8 +9,43 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
+from joblib import Parallel, delayed
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+
+def side_by_side(jobs: int, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """What calls of a function give, as they end, with so many processes at the same time."""
+    work = [delayed(function)(*call) for call in calls]
+    if not work:
+        return
+    pool = Parallel(min(jobs, len(work)), return_as="generator_unordered", initializer=one_thread)
+    try:
+        with _without_interrupts():
+            outcomes = pool(work)
+        yield from outcomes
+    except TerminatedWorkerError:
+        raise ValueError(
+            "a worker process was killed from outside, perhaps for want of memory; what was finished is kept: "
+            "give the same command again (bench: with --resume), perhaps with fewer --jobs"
+        ) from None
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes that are started in here never see Ctrl-C, not even before `one_thread` has run in them."""
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they inherit it; what is only blocked joblib unblocks
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def one_thread() -> None:
@@ -38,9 +73,10 @@ _followed: list[threading.Thread] = []
 
 def _follow_parent() -> None:
     """End this process as soon as its parent has ended, however that came about."""
-    if _followed:
+    process = multiprocessing.parent_process()
+    if _followed or process is None:
         return
-    parent = os.getppid()
+    parent = process.pid  # not os.getppid(): the parent may have ended before this line
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,6 +1,6 @@
 """Continual learners, by name. A file registers its learners when it is imported."""
 
-from hashroute.learners import controls, ell, ewc, gpm, hrn, plain  # noqa: F401
+from hashroute.learners import controls, ell, ewc, gpm, hrn, hrn_paper, plain  # noqa: F401
 from hashroute.learners.base import (
     LEARNERS,
     Batch,

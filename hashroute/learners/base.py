@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, overload
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
@@ -85,8 +85,8 @@ class Course:
 class Learner(nn.Module):
     """A continual learner: `learn` tasks one after the other, then `predict`.
 
-    A kind of learner overrides `new_encoder`, or one of the hooks `prepare`, `loss`, `before_step`, `after_step` and
-    `consolidate`; what it keeps between tasks beside weights goes into `memory`, by name.
+    A kind of learner overrides `new_encoder`, or one of the hooks `look`, `prepare`, `loss`, `before_step`,
+    `after_step`, `consolidate`; what it keeps between tasks beside weights goes into `memory`, by name.
 
     Args:
         image_shape: channels, height and width of the images.
@@ -113,6 +113,8 @@ class Learner(nn.Module):
         self.tasks: list[LearnedTask] = []
         self.heads = nn.ModuleList()
         self.memory: dict[str, Tensor] = {}
+        self.decisions: list[dict[str, Any]] = []
+        """What it decided about each task, and why, where there was something to decide."""
         self.scratch: dict[str, Tensor] = {}
         """What is needed only until the running task is learned."""
         self.course: Course | None = None
@@ -150,6 +152,9 @@ class Learner(nn.Module):
         logits = self.heads[batch.task](self.features(batch.images, batch.task))
         return F.cross_entropy(logits, batch.labels), logits
 
+    def look(self, tasks: Sequence[Task], first: int) -> None:
+        """Called once before tasks are learned, when their heads are there; their numbers begin at first."""
+
     def prepare(self, tasks: Sequence[int]) -> None:
         """Called before the first epoch, and again where a stopped run goes on."""
 
@@ -165,6 +170,18 @@ class Learner(nn.Module):
     def encoding(self, task: int) -> Any:
         """Tasks with the same value here have the same features for the same image."""
         return self.scaling(task)
+
+    def asked(self, images: Tensor) -> Tensor:
+        """(n, tasks) which tasks' heads are asked about which images when no task is given: all."""
+        return torch.ones(len(images), len(self.tasks), dtype=torch.bool, device=self.device)
+
+    def paths(self, images: Tensor, task: int) -> Tensor | None:  # noqa: ARG002
+        """(n, levels) the way that images take through the encoder, where that depends on the image."""
+        return None
+
+    def analyse(self, images: Tensor, task: int) -> dict[str, Any]:  # noqa: ARG002
+        """What a kind of learner can say about its own work on images of a task, for the log."""
+        return {}
 
     # ---------------------------------------------------------------- learning
 
@@ -190,6 +207,7 @@ class Learner(nn.Module):
         for task in tasks:
             self.add_task(LearnedTask(task.name, task.class_names, task.mean, task.deviation))
         self.to(device)
+        self.look(tasks, first)
         self._start(list(range(first, first + len(tasks))), tasks)
 
     def _start(self, numbers: list[int], tasks: Sequence[Task]) -> None:
@@ -322,18 +340,24 @@ class Learner(nn.Module):
             return self.logits(images, task).argmax(1)
         if not self.tasks:
             raise ValueError("this learner has learned no task yet: call learn(task) first")
-        features: dict[Any, Tensor] = {}
-        confidence, labels = [], []
+        asked = self.asked(images)
+        confidence = torch.full(asked.shape, -1.0, device=self.device)
+        labels = torch.zeros(asked.shape, dtype=torch.int64, device=self.device)
+        alike: dict[Any, list[int]] = {}
         for number in range(len(self.tasks)):
-            key = self.encoding(number)
-            if key not in features:
-                features[key] = self.encode(images, number)
-            with torch.no_grad():
-                highest = self.heads[number](features[key]).softmax(1).max(1)
-            confidence.append(highest.values)
-            labels.append(highest.indices)
-        tasks = torch.stack(confidence, 1).argmax(1)
-        return TaskFree(tasks, torch.stack(labels, 1).gather(1, tasks[:, None])[:, 0])
+            alike.setdefault(self.encoding(number), []).append(number)
+        for numbers in alike.values():
+            rows = asked[:, numbers].any(1).nonzero()[:, 0]
+            if len(rows) == 0:
+                continue
+            features = self.encode(images[rows.to(images.device)], numbers[0])
+            for number in numbers:
+                with torch.no_grad():
+                    highest = self.heads[number](features).softmax(1).max(1)
+                confidence[rows, number] = torch.where(asked[rows, number], highest.values, -1.0)
+                labels[rows, number] = highest.indices
+        tasks = confidence.argmax(1)
+        return TaskFree(tasks, labels.gather(1, tasks[:, None])[:, 0])
 
     def task_number(self, task: int | str) -> int:
         """The number of a task that was learned, from its name or number."""
@@ -413,7 +437,7 @@ class Learner(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.detach().contiguous().clone() for name, tensor in self.state().items()}
-        replace_file(folder / "model.safetensors", lambda file: save_file(state, file))
+        replace_file(folder / "model.safetensors", lambda file: file.write_bytes(save(state)))
         write_json(folder / "learner.json", self.description())
 
     def course_state(self) -> dict[str, Any] | None:

@@ -75,6 +75,7 @@ class EWC(Vanilla):
                     centre = torch.where(total > 0, (old * centre + new * here) / total.clamp_min(1e-38), here)
                 self.memory[f"fisher.{name}"], self.memory[f"centre.{name}"] = total, centre
 
+    @torch.no_grad()  # the heads' weights would keep the graph of all gradients alive
     def fisher(self, task: Task, number: int, chunk: int = 50) -> dict[str, Tensor]:
         """The diagonal Fisher information of the class log-likelihood, at the present weights, by name of weight."""
         weights = {name: weight.detach() for name, weight in self.encoder.named_parameters()}

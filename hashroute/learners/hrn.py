@@ -1,178 +1,336 @@
-"""hrn and hrn-paper: the hash-routed network, with the core's defaults and as published."""
+"""hrn: route, fork, freeze. Similar data goes to the same units, and what a unit has learned is never overwritten."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR
 
-from hashroute.learners.base import Batch, LearnedTask, Learner, register_learner
-from hashroute.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
-from hashroute.units import ChannelRule, UnitSpec
+from hashroute.forest import Forest
+from hashroute.hashing import FeatureHash
+from hashroute.learners.base import Head, Learner, register_learner
+from hashroute.memory import Memories
+from hashroute.scenarios import Task
 
 
 @dataclass(frozen=True)
 class HRNOptions:
-    """Options of hrn; see HashRoutedNetwork for what the settings of the network mean."""
+    """Options of hrn."""
 
-    units: tuple[UnitSpec, ...] = DEFAULT_UNITS
-    units_added: tuple[int, ...] = ()
-    """Units to add before each task, copies of randomly chosen ones; none after the last number."""
-    residue_weight: float = 0.0
-    """lambda, of the residue penalty."""
-    features: int | None = None
-    """s; None takes that of the settings."""
-    depth: int = 3
-    basis_size: int = 3
-    tau_depth: float = 1e-5
-    tau_empty: float = 0.2
-    tau_expand: float = 1e-2
-    max_age: float | None = 5.0
-    """None for infinite: no replacement."""
-    aging_rate: float = 1.2
-    last_residue: bool = True
-    channels: ChannelRule = "slice"
-    gradient_regularisation: bool = True
+    rank: int = 0
+    """Of the differences that a fork may have from its parent: 0 for any."""
+    max_units: int | None = None
+    """Never keep more units than this; None for no bound."""
+    max_bytes: int | None = None
+    """Never keep more bytes than this, heads and memories included; None for no bound."""
+    looked_at: int = 500
+    """Training images, labels unseen, that are compared with every memory before a task is learned."""
+    recognised: float = -0.5
+    """Data counts as a path's own if it is no less likely than usual by more than so many deviations."""
+    reuse_epochs: int = 5
+    """Passes over recorded features in which the head of a frozen path is trained."""
+    directions: int = 16
+    """m, principal directions of a memory."""
+    memory_features: int = 1000
+    """Length of the hash vectors of memories; less where a memory would weigh more than the units of its path."""
+    memory_levels: int = 2
+    """Levels with a memory: the image, then the maps of the first units."""
+    remembered: int = 2000
+    """Training images that a memory is made of, at most."""
+    within: float = 0.03
+    """With no task given, the paths are asked whose log-likelihood is within this share of the best one's."""
 
-    @staticmethod
-    def from_plain(values: dict[str, Any]) -> dict[str, Any]:
-        """Values as read from JSON, in the types of the fields."""
-        if "units" in values:
-            values["units"] = tuple(u if isinstance(u, UnitSpec) else UnitSpec.from_dict(u) for u in values["units"])
-        if "units_added" in values:
-            values["units_added"] = tuple(values["units_added"])
-        return values
+
+@dataclass
+class Decision:
+    """What was decided about a task, and why; accuracies are on validation images, in percent."""
+
+    task: str
+    action: str = "fresh"
+    """fresh: first units; fork: units of its own; reuse: a head on the units of another task."""
+    looks_like: str | None = None
+    """The task whose data it was taken for."""
+    familiarity: float | None = None
+    """Of its data to the path that knows it best: deviations from what is usual there."""
+    parent: str | None = None
+    """The task whose units were forked, or reused."""
+    why: str = "nothing was learned before"
+    reused: float | None = None
+    """Accuracy of a head on frozen units."""
+    forked: float | None = None
+    """Accuracy with units of its own."""
+    error: float | None = None
+    """Standard error of the difference of the two."""
+    units_added: int = 0
+    bytes_added: int = 0
+    """Of units and memories."""
+    said: str = field(default="", repr=False)
+    """All of this in one line."""
+
+    def say(self) -> None:
+        """Write the line."""
+        seen = ""
+        if self.familiarity is not None:
+            like = f"like {self.looks_like}" if self.looks_like else "like nothing so far"
+            seen = f"looks {like} ({self.familiarity:+.1f}); "
+        what = {"fresh": "fresh units", "fork": f"forks {self.parent}", "reuse": f"reuses {self.parent}"}[self.action]
+        gain = ""
+        if self.forked is not None and self.reused is not None:
+            gain = f": {self.forked:.1f} % with units of its own, {self.reused:.1f} % without, ± {self.error:.1f}"
+        kept = (
+            f"{self.units_added} units, {self.bytes_added / 1000:,.0f} kB added"
+            if self.units_added
+            else "nothing added"
+        )
+        self.said = f"{self.task}: {seen}{what} ({self.why}){gain}; {kept}"
 
 
 @register_learner("hrn")
 class HRN(Learner):
-    """A hash-routed network, and heads on its features."""
+    """Paths of frozen units, forked from one another. A head remembers its path, so nothing is ever forgotten.
+
+    A task's data is looked at, and compared with what every path remembers. A head is trained on the frozen units of
+    the most recent path, or of the one that is recognised. Then these units are forked and trained; the fork stays if
+    it beats the head on validation images by more than two standard errors, and is frozen for good.
+    """
 
     Options = HRNOptions
     norm_features = True
-    encoder: HashRoutedNetwork
+    encoder: Forest
 
-    def new_encoder(self) -> HashRoutedNetwork:
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         options = self.options
-        return HashRoutedNetwork(
-            self.image_shape,
-            options.units,
-            features=options.features or self.settings.features,
-            depth=options.depth,
-            basis_size=options.basis_size,
-            tau_depth=options.tau_depth,
-            tau_empty=options.tau_empty,
-            tau_expand=options.tau_expand,
-            max_age=float("inf") if options.max_age is None else options.max_age,
-            aging_rate=options.aging_rate,
-            last_residue=options.last_residue,
-            channels=options.channels,
-            gradient_regularisation=options.gradient_regularisation,
-            seed=self.seed,
-        )
+        self.ways: list[int] = []
+        """The path of each task."""
+        levels = min(options.memory_levels, len(self.settings.encoder) + 1)
+        numbers = sum(weight.numel() for weight in self.encoder.new_units().parameters())
+        size = min(options.memory_features, max(options.directions + 1, numbers // (levels * (options.directions + 2))))
+        self.memory_hashes = [FeatureHash(size, (self.seed << 8) + 128 + level) for level in range(levels)]
+        self.memories = nn.ModuleList(Memories(size, options.directions) for _ in range(levels))
+
+    def new_encoder(self) -> Forest:
+        return Forest(self.image_shape, self.settings.encoder, self.settings.features, self.seed)
 
     def feature_count(self) -> int:
         return self.encoder.features
 
-    def add_task(self, task: LearnedTask) -> None:
-        number = len(self.tasks)
-        added = self.options.units_added[number] if number < len(self.options.units_added) else 0
-        if added:
-            chosen = torch.randint(len(self.encoder.units), (added,)).tolist()
-            self.encoder.add_units([self.encoder.units[place].spec for place in chosen])
-        super().add_task(task)
+    def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
+        for task in tasks:
+            yield from (weight for weight in self.encoder.paths[self.ways[task]].parameters() if weight.requires_grad)
+            yield from self.heads[task].parameters()
 
-    def features(self, images: Tensor, task: int) -> Tensor:  # noqa: ARG002
-        routing: Routing = self.encoder(images)
-        return routing.features
+    def features(self, images: Tensor, task: int) -> Tensor:
+        features: Tensor = self.encoder(images, self.ways[task])
+        return features
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        routing = self.encoder(batch.images)
-        logits = self.heads[batch.task](routing.features)
-        loss = F.cross_entropy(logits, batch.labels)
-        if self.options.residue_weight:
-            loss = loss + self.options.residue_weight * routing.residue_penalty()
-        return loss, logits
+    def encoding(self, task: int) -> Any:
+        return self.ways[task], self.scaling(task)
+
+    # ---------------------------------------------------------------- before a task: look, reuse, fork
+
+    def look(self, tasks: Sequence[Task], first: int) -> None:
+        """Decide which units the task starts from; a head on them as they are shows what a fork is worth."""
+        if len(tasks) > 1:
+            raise ValueError(f"{self.name} was given {len(tasks)} tasks at once: it learns one after the other")
+        (task,) = tasks
+        decision = Decision(task.name)
+        if not self.ways:
+            self.ways.append(self.encoder.grow())
+        else:
+            known = self.familiarity(_spread(task.train.images, self.options.looked_at), first).mean(0)
+            best = int(known.argmax())
+            decision.familiarity = float(known[best])
+            recognised = decision.familiarity >= self.options.recognised
+            parent, decision.why = len(self.encoder) - 1, "the most recent units"
+            if recognised:
+                decision.looks_like = self.tasks[self._owner(best)].name
+                if self._same_classes(task, best) is not None:
+                    parent, decision.why = best, "the same classes"
+            if self._at_bound():
+                parent, decision.why = best, "the most familiar units, at the bound on growth"
+                self.ways.append(parent)
+            else:
+                candidates = {parent, best} if recognised else {parent}
+                self._try_reuse(task, first, sorted(candidates), decision)
+                self.ways.append(self.encoder.grow(parent, self.options.rank))
+            decision.parent = self.tasks[self._owner(parent)].name
+            same = self._same_classes(task, parent)
+            if same is not None:
+                self.heads[first].load_state_dict(self.heads[same].state_dict())
+        self.decisions.append(asdict(decision))
+        self.to(self.device)
+
+    def _owner(self, path: int) -> int:
+        """The task that a path was made for."""
+        return self.ways.index(path)
+
+    def _same_classes(self, task: Task, path: int) -> int | None:
+        """The latest task on a path with the same classes as this one."""
+        found = [n for n, way in enumerate(self.ways) if way == path and self.tasks[n].class_names == task.class_names]
+        return found[-1] if found else None
+
+    def _at_bound(self) -> bool:
+        options, levels = self.options, len(self.settings.encoder)
+        more = 4 * sum(weight.numel() for weight in self.encoder.paths[0].parameters()) + self._memory_bytes()
+        units = options.max_units is not None and levels * (len(self.encoder) + 1) > options.max_units
+        return units or (options.max_bytes is not None and sum(self.bytes_kept().values()) + more > options.max_bytes)
+
+    def _memory_bytes(self) -> int:
+        """What the memory of one path weighs."""
+        size, count = self._memories(0).means.shape[1], self.options.directions
+        return int(4 * len(self.memories) * (size * (count + 1) + count + 3))
+
+    def _try_reuse(self, task: Task, number: int, paths: Sequence[int], decision: Decision) -> None:
+        """Train a head on each path's features as they are; what the best one can do is kept until the task's end."""
+        best: tuple[float, int, Tensor, dict[str, Tensor]] | None = None
+        for path in paths:
+            self.ways.append(path)
+            seen, held = (self.encode(split.images, number) for split in (task.train, task.validation))
+            self.ways.pop()
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(number)
+                head = self._train_head(seen, task.train.labels.to(self.device), task.classes)
+            with torch.no_grad():
+                right = (head(held).argmax(1).cpu() == task.validation.labels).double()
+            if best is None or right.mean().item() > best[0]:
+                best = (right.mean().item(), path, right, head.state_dict())
+        assert best is not None
+        decision.reused = 100 * best[0]
+        self.scratch = {"path": torch.tensor(best[1]), "right": best[2]}
+        self.scratch |= {f"head.{name}": weight.clone() for name, weight in best[3].items()}
+
+    def _train_head(self, features: Tensor, labels: Tensor, classes: int) -> Head:
+        """A head on recorded features."""
+        head = Head(features.shape[1], self.settings.head, classes, norm=True).to(self.device)
+        batch, epochs, rate = 128, self.options.reuse_epochs, 2 * self.settings.learning_rate
+        optimizer = torch.optim.AdamW(head.parameters(), rate, weight_decay=self.settings.weight_decay, fused=True)
+        steps = max(2, epochs * -(-len(features) // batch))
+        schedule = OneCycleLR(optimizer, rate, steps, cycle_momentum=False)
+        for _ in range(epochs):
+            for rows in torch.randperm(len(features)).to(self.device).split(batch):
+                optimizer.zero_grad()
+                F.cross_entropy(head(features[rows]), labels[rows]).backward()
+                optimizer.step()
+                schedule.step()
+        return head.eval()
+
+    # ---------------------------------------------------------------- after a task: keep or drop, freeze, remember
+
+    def consolidate(self, tasks: Sequence[Task], first: int) -> None:
+        """The fork stays if it has earned it; then it is frozen, and its memory is written."""
+        (task,) = tasks
+        decision, path = Decision(**self.decisions[-1]), self.ways[first]
+        grown = len(self.encoder) > len(self._memories(0))
+        if grown and "right" in self.scratch and not self._earned(task, first, decision):
+            self.ways[first] = int(self.scratch["path"])
+            decision.parent = self.tasks[self._owner(self.ways[first])].name
+            head = {name.removeprefix("head."): w for name, w in self.scratch.items() if name.startswith("head.")}
+            self.heads[first].load_state_dict(head)
+            self.encoder.drop_last()
+            decision.action = "reuse"
+        elif grown:
+            decision.action = "fresh" if decision.parent is None else "fork"
+            decision.units_added = len(self.settings.encoder)
+            decision.bytes_added = 4 * self.encoder.weights(path) + self._memory_bytes()
+            self.encoder.freeze(path)
+            seen = self._hashed(_spread(task.train.images, self.options.remembered), first, path)
+            held = self._hashed(_spread(task.validation.images, self.options.remembered), first, path)
+            for level in range(len(self.memories)):
+                self._memories(level).write(seen[level], held[level])
+        else:
+            decision.action = "reuse"
+        decision.say()
+        self.decisions[-1] = asdict(decision)
+
+    def _earned(self, task: Task, number: int, decision: Decision) -> bool:
+        """Whether the fork beats the reused units by more than two standard errors of the paired difference."""
+        right = (self.predict(task.validation.images, number).cpu() == task.validation.labels).double()
+        difference = right - self.scratch["right"].cpu()
+        decision.forked = 100 * right.mean().item()
+        error = difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else 0.0
+        decision.error = 100 * error
+        return difference.mean().item() > 2 * error
+
+    # ---------------------------------------------------------------- what paths remember
+
+    def _memories(self, level: int) -> Memories:
+        memories = self.memories[level]
+        assert isinstance(memories, Memories)
+        return memories
 
     @torch.no_grad()
-    def paths(self, images: Tensor, task: int) -> Tensor:
-        """(n, levels) the unit that images go through at each level, -1 after a stop."""
-        self.eval()
-        return torch.cat([self.encoder(self.scale(part, task)).paths for part in self._parts(images)])
+    def _hashed(self, images: Tensor, task: int, path: int, levels: int | None = None) -> list[Tensor]:
+        """For each of the first levels the hash vectors of images on a path, scaled for a task: (n, s)."""
+        count = levels or len(self.memories)
+        parts = []
+        for part in self._parts(images):
+            maps = self.encoder.maps(self.scale(part, task), path)
+            parts.append([phi.normalised(m) for phi, m in zip(self.memory_hashes[:count], maps, strict=False)])
+        return [torch.cat(level) for level in zip(*parts, strict=True)]
 
-    def analyse(self, images: Tensor, task: int) -> dict[str, Any]:
-        """Share of selections of each unit, fill of its basis, and how many paths the images spread over."""
-        paths = self.paths(images, task)
-        visits = torch.bincount(paths[paths >= 0], minlength=len(self.encoder.units)).double()
-        share = paths.unique(dim=0, return_counts=True)[1].double() / len(paths)
-        return {
-            "usage": (visits / visits.sum().clamp_min(1)).tolist(),
-            "basis_fill": (self.encoder.bases.ranks / self.encoder.bases.size).tolist(),
-            "paths": float((-(share * share.log()).sum()).exp()),
-        }
+    def familiarity(self, images: Tensor, task: int | None = None) -> Tensor:
+        """(n, paths) how images compare with what is usual for each path, in deviations: about 0 for its own data.
+
+        Images are scaled as those of a task; by default for each path as those of its own task.
+        """
+        usual = self._memories(0).usual
+        return (self._log_likelihood(images, task) - usual[:, 0]) / usual[:, 1].clamp_min(1e-6)
+
+    def _log_likelihood(self, images: Tensor, task: int | None = None) -> Tensor:
+        """(n, paths) of images, at level 0."""
+        if task is not None:
+            return self._memories(0).log_likelihood(self._hashed(images, task, 0, 1)[0])
+        likely: dict[Any, Tensor] = {}
+        columns = []
+        for path in range(len(self._memories(0))):
+            owner = self._owner(path)
+            key = self.scaling(owner)
+            if key not in likely:
+                likely[key] = self._log_likelihood(images, owner)
+            columns.append(likely[key][:, path])
+        return torch.stack(columns, 1)
+
+    def asked(self, images: Tensor) -> Tensor:
+        """Heads whose paths find an image about as likely as the most likely path does."""
+        likely = self._log_likelihood(images)
+        best = likely.max(1, keepdim=True).values
+        chosen: Tensor = likely >= best - self.options.within * best.abs()
+        return chosen[:, self.ways]
+
+    def analyse(self, images: Tensor, task: int) -> dict[str, Any]:  # noqa: ARG002
+        """The task's path, and how many there are."""
+        return {"path": self.ways[task], "paths": len(self.encoder)}
+
+    # ---------------------------------------------------------------- files
 
     def description(self) -> dict[str, Any]:
-        return {**super().description(), "network": self.encoder.config}
+        grown = {"forest": self.encoder.config, "ways": self.ways, "memories": len(self._memories(0))}
+        return {**super().description(), **grown, "decisions": self.decisions}
 
     @classmethod
     def from_description(cls, description: dict[str, Any]) -> Learner:
         learner = super().from_description(description)
-        # Which units were copied was drawn at random: the network itself says what became of it.
-        learner.encoder = HashRoutedNetwork.from_config(description["network"])
+        assert isinstance(learner, HRN)
+        learner.encoder.grow_like(description["forest"])
+        learner.ways = list(description["ways"])
+        learner.decisions = list(description["decisions"])
+        for level in range(len(learner.memories)):
+            learner._memories(level).reserve(description["memories"])
+        for path in range(description["memories"]):
+            learner.encoder.freeze(path)
         return learner
 
-
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "pairwise-mnist": dict(
-        units=(UnitSpec(16, 5, 3, 2, norm_groups=1),) * 2 + (UnitSpec(16, 2, 3, norm_groups=1),) * 2,
-        features=300,
-        residue_weight=1.0,
-        aging_rate=1.2,
-    ),
-    "fashion-mnist": dict(
-        units=(UnitSpec(6, 5, 3, 2),) * 3 + (UnitSpec(8, 2, 3),) * 3,
-        features=300,
-        residue_weight=1.0,
-        aging_rate=10.0,
-        units_added=(0, 2),
-    ),
-    "svhn-cifar100": dict(
-        units=(
-            *(UnitSpec(36, 3, 2, 2, dropout=0.5),) * 2,
-            *(UnitSpec(36, 3, 1, 2, dropout=0.5),) * 2,
-            UnitSpec(12, 2, 1, 1, dropout=0.5),
-            UnitSpec(24, 4, 2, 1, dropout=0.5),
-        ),
-        features=2800,
-        residue_weight=0.5,
-        aging_rate=10.0,
-        units_added=(0, 2),
-    ),
-}
-"""The paper's units and numbers, by scenario; what is not here is the same in all of them."""
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        super().load_state(state)
+        self.encoder.settle()
 
 
-@dataclass(frozen=True)
-class PaperOptions(HRNOptions):
-    """Options of hrn-paper: those of hrn, with the published defaults."""
-
-    residue_weight: float = 1.0
-    last_residue: bool = False
-    channels: ChannelRule = "chunk-sum"
-
-
-@register_learner("hrn-paper")
-class HRNPaper(HRN):
-    """The hash-routed network as published: Algorithm 1, chunk-sum channels, the residue penalty, plain heads."""
-
-    Options = PaperOptions
-    norm_features = False
-
-    @classmethod
-    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:
-        """The paper's; a scenario that it does not have gets those for images of as many channels."""
-        return PUBLISHED.get(scenario) or PUBLISHED["pairwise-mnist" if image_shape[0] == 1 else "svhn-cifar100"]
+def _spread(images: Tensor, count: int) -> Tensor:
+    """So many images, evenly spread over all, or all."""
+    return images[torch.linspace(0, len(images) - 1, min(count, len(images))).round().long()]

@@ -1,0 +1,160 @@
+"""hrn-paper: the hash-routed network as published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hashroute.learners.base import Batch, LearnedTask, Learner, register_learner
+from hashroute.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
+from hashroute.units import ChannelRule, UnitSpec
+
+
+@dataclass(frozen=True)
+class HRNPaperOptions:
+    """Options of hrn-paper; see HashRoutedNetwork for what the settings of the network mean."""
+
+    units: tuple[UnitSpec, ...] = DEFAULT_UNITS
+    units_added: tuple[int, ...] = ()
+    """Units to add before each task, copies of randomly chosen ones; none after the last number."""
+    residue_weight: float = 1.0
+    """lambda, of the residue penalty."""
+    features: int | None = None
+    """s; None takes that of the settings."""
+    depth: int = 3
+    basis_size: int = 3
+    tau_depth: float = 1e-5
+    tau_empty: float = 0.2
+    tau_expand: float = 1e-2
+    max_age: float | None = 5.0
+    """None for infinite: no replacement."""
+    aging_rate: float = 1.2
+    last_residue: bool = False
+    channels: ChannelRule = "chunk-sum"
+    gradient_regularisation: bool = True
+
+    @staticmethod
+    def from_plain(values: dict[str, Any]) -> dict[str, Any]:
+        """Values as read from JSON, in the types of the fields."""
+        if "units" in values:
+            values["units"] = tuple(u if isinstance(u, UnitSpec) else UnitSpec.from_dict(u) for u in values["units"])
+        if "units_added" in values:
+            values["units_added"] = tuple(values["units_added"])
+        return values
+
+
+@register_learner("hrn-paper")
+class HRNPaper(Learner):
+    """The hash-routed network as published: Algorithm 1, chunk-sum channels, the residue penalty, plain heads."""
+
+    Options = HRNPaperOptions
+    encoder: HashRoutedNetwork
+
+    @classmethod
+    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:
+        """The paper's; a scenario that it does not have gets those for images of as many channels."""
+        return PUBLISHED.get(scenario) or PUBLISHED["pairwise-mnist" if image_shape[0] == 1 else "svhn-cifar100"]
+
+    def new_encoder(self) -> HashRoutedNetwork:
+        options = self.options
+        return HashRoutedNetwork(
+            self.image_shape,
+            options.units,
+            features=options.features or self.settings.features,
+            depth=options.depth,
+            basis_size=options.basis_size,
+            tau_depth=options.tau_depth,
+            tau_empty=options.tau_empty,
+            tau_expand=options.tau_expand,
+            max_age=float("inf") if options.max_age is None else options.max_age,
+            aging_rate=options.aging_rate,
+            last_residue=options.last_residue,
+            channels=options.channels,
+            gradient_regularisation=options.gradient_regularisation,
+            seed=self.seed,
+        )
+
+    def feature_count(self) -> int:
+        return self.encoder.features
+
+    def add_task(self, task: LearnedTask) -> None:
+        number = len(self.tasks)
+        added = self.options.units_added[number] if number < len(self.options.units_added) else 0
+        if added:
+            chosen = torch.randint(len(self.encoder.units), (added,)).tolist()
+            self.encoder.add_units([self.encoder.units[place].spec for place in chosen])
+        super().add_task(task)
+
+    def features(self, images: Tensor, task: int) -> Tensor:  # noqa: ARG002
+        routing: Routing = self.encoder(images)
+        return routing.features
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        routing = self.encoder(batch.images)
+        logits = self.heads[batch.task](routing.features)
+        loss = F.cross_entropy(logits, batch.labels)
+        if self.options.residue_weight:
+            loss = loss + self.options.residue_weight * routing.residue_penalty()
+        return loss, logits
+
+    @torch.no_grad()
+    def paths(self, images: Tensor, task: int) -> Tensor:
+        """(n, levels) the unit that images go through at each level, -1 after a stop."""
+        self.eval()
+        return torch.cat([self.encoder(self.scale(part, task)).paths for part in self._parts(images)])
+
+    def analyse(self, images: Tensor, task: int) -> dict[str, Any]:
+        """Share of selections of each unit, fill of its basis, and how many paths the images spread over."""
+        paths = self.paths(images, task)
+        visits = torch.bincount(paths[paths >= 0], minlength=len(self.encoder.units)).double()
+        share = paths.unique(dim=0, return_counts=True)[1].double() / len(paths)
+        return {
+            "usage": (visits / visits.sum().clamp_min(1)).tolist(),
+            "basis_fill": (self.encoder.bases.ranks / self.encoder.bases.size).tolist(),
+            "paths": float((-(share * share.log()).sum()).exp()),
+        }
+
+    def description(self) -> dict[str, Any]:
+        return {**super().description(), "network": self.encoder.config}
+
+    @classmethod
+    def from_description(cls, description: dict[str, Any]) -> Learner:
+        learner = super().from_description(description)
+        # Which units were copied was drawn at random: the network itself says what became of it.
+        learner.encoder = HashRoutedNetwork.from_config(description["network"])
+        return learner
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "pairwise-mnist": dict(
+        units=(UnitSpec(16, 5, 3, 2, norm_groups=1),) * 2 + (UnitSpec(16, 2, 3, norm_groups=1),) * 2,
+        features=300,
+        residue_weight=1.0,
+        aging_rate=1.2,
+    ),
+    "fashion-mnist": dict(
+        units=(UnitSpec(6, 5, 3, 2),) * 3 + (UnitSpec(8, 2, 3),) * 3,
+        features=300,
+        residue_weight=1.0,
+        aging_rate=10.0,
+        units_added=(0, 2),
+    ),
+    "svhn-cifar100": dict(
+        units=(
+            *(UnitSpec(36, 3, 2, 2, dropout=0.5),) * 2,
+            *(UnitSpec(36, 3, 1, 2, dropout=0.5),) * 2,
+            UnitSpec(12, 2, 1, 1, dropout=0.5),
+            UnitSpec(24, 4, 2, 1, dropout=0.5),
+        ),
+        features=2800,
+        residue_weight=0.5,
+        aging_rate=10.0,
+        units_added=(0, 2),
+    ),
+}
+"""The paper's units and numbers, by scenario; what is not here is the same in all of them."""

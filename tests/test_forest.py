@@ -1,0 +1,275 @@
+"""Memories, paths of frozen units, and the learner that is made of them: route, fork, freeze."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hashroute import Scenario, Task, UnitSpec, create_learner, load_learner, load_scenario, run
+from hashroute.data import DATASETS, Split, dataset_status
+from hashroute.forest import Forest
+from hashroute.memory import Memories
+from hashroute.settings import Settings, settings_for
+
+SPECS = (UnitSpec(4, 3, 1, 1, norm_groups=2, max_pool=2), UnitSpec(8, 3, 1, 1, norm_groups=2, max_pool=2))
+
+
+def forest(paths: int = 1, seed: int = 0) -> Forest:
+    torch.manual_seed(seed)
+    grown = Forest((1, 8, 8), SPECS, 32, seed)
+    for number in range(paths):
+        grown.grow(None if number == 0 else number - 1)
+    return grown
+
+
+def digits(tasks: int = 3) -> Scenario:
+    return Scenario("digits", load_scenario("digits").tasks[:tasks])
+
+
+def short(epochs: int = 3, **changes: Any) -> Settings:
+    return replace(settings_for("digits", (1, 8, 8), classes=2), epochs=(epochs,), **changes)
+
+
+def learner(**options: Any) -> Any:
+    torch.manual_seed(0)
+    return create_learner("hrn", (1, 8, 8), short(), **options)
+
+
+# ------------------------------------------------------------------------ memories
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(st.integers(5, 30), st.integers(1, 4), st.integers(8, 60), st.integers(0, 2**16))
+def test_a_memory_equals_a_direct_computation_in_float64(size: int, count: int, seen: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+
+    def some(n: int) -> Tensor:
+        spread = torch.linspace(0.2, 2, size, dtype=torch.float64)
+        return torch.randn(n, size, generator=generator, dtype=torch.float64) * spread
+
+    memories = Memories(size, count).double()
+    data, others = [some(seen) + shift for shift in (0.0, 0.5)], some(7)
+    for part in data:
+        memories.write(part, part)
+    found = memories.log_likelihood(others)
+    for path, part in enumerate(data):
+        mean = part.mean(0)
+        values, vectors = torch.linalg.eigh(torch.cov(part.T))
+        values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
+        rest = max(values[count:].sum().item() / (size - count), 1e-10)
+        kept = vectors[:, :count]
+        variances = values[:count].clamp_min(rest)
+        covariance = kept @ torch.diag(variances) @ kept.T + rest * (torch.eye(size) - kept @ kept.T)
+        gaussian = torch.distributions.MultivariateNormal(mean, covariance)
+        torch.testing.assert_close(found[:, path], gaussian.log_prob(others), rtol=1e-6, atol=1e-4)
+
+
+def test_own_data_is_familiar_and_other_data_is_not() -> None:
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(2, 5, 40, generator=generator)
+
+    def some(kind: int, n: int = 400) -> Tensor:
+        noise = 0.1 * torch.randn(n, 40, generator=generator)
+        return torch.nn.functional.normalize(torch.randn(n, 5, generator=generator) @ directions[kind] + noise)
+
+    memories = Memories(40, 8)
+    for kind in (0, 1):
+        memories.write(some(kind), some(kind, 200))
+    for kind in (0, 1):
+        known = memories.familiarity(some(kind)).mean(0)
+        assert abs(known[kind]) < 0.3
+        assert known[1 - kind] < -3
+    memories.forget_last()
+    assert len(memories) == 1
+
+
+def test_a_memory_of_few_or_equal_samples_is_still_one() -> None:
+    memories = Memories(20, 6)
+    memories.write(torch.randn(3, 20), torch.randn(1, 20))
+    memories.write(torch.ones(5, 20) / math.sqrt(20), torch.ones(5, 20) / math.sqrt(20))
+    assert memories.familiarity(torch.randn(4, 20)).isfinite().all()
+    with pytest.raises(ValueError, match="fewer than features=6"):
+        Memories(6, 6)
+
+
+# ------------------------------------------------------------------------ paths
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_fork_starts_from_its_parent_and_leaves_it_alone(rank: int) -> None:
+    grown, images = forest(), torch.randn(6, 1, 8, 8)
+    before = grown(images, 0).detach()
+    grown.freeze(0)
+    child = grown.grow(0, rank)
+    torch.testing.assert_close(grown(images, child), before)
+    optimizer = torch.optim.SGD([weight for weight in grown.parameters() if weight.requires_grad], 1.0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        grown(images, child)[:, 0].sum().backward()
+        optimizer.step()
+    assert torch.equal(grown(images, 0), before)
+    assert not torch.allclose(grown(images, child), before)
+
+
+def test_a_fork_of_low_rank_keeps_less_and_comes_back_from_its_state() -> None:
+    grown, images = forest(), torch.randn(6, 1, 8, 8)
+    for parent, rank in ((0, 1), (1, 2), (2, 0)):
+        path = grown.grow(parent, rank)
+        with torch.no_grad():
+            for weight in grown.paths[path].parameters():
+                weight += 0.1 * torch.randn_like(weight)
+        grown.freeze(path)
+    assert grown.weights(1) < grown.weights(2) < grown.weights(3) == grown.weights(0)
+    again = Forest((1, 8, 8), SPECS, 32)
+    again.grow_like(grown.config)
+    again.load_state_dict(grown.state_dict())
+    again.settle()
+    for path in range(4):
+        assert torch.equal(grown(images, path), again(images, path))
+    saved = sum(tensor.numel() for tensor in grown.state_dict().values())
+    assert saved == sum(grown.weights(path) for path in range(4)), "a parent's weights are kept twice"
+
+
+def test_features_are_the_sum_of_the_hashes_of_all_levels() -> None:
+    grown, images = forest(), torch.randn(5, 1, 8, 8)
+    maps = list(grown.maps(images, 0))
+    assert [tuple(each.shape[1:]) for each in maps] == [(1, 8, 8), (4, 4, 4), (8, 2, 2)]
+    hashed = [phi.normalised(each) for phi, each in zip(grown.hashes, maps, strict=True)]
+    for each in hashed:
+        torch.testing.assert_close(each.norm(dim=1), torch.ones(5))
+    torch.testing.assert_close(grown(images, 0), sum(hashed))
+
+
+# ------------------------------------------------------------------------ the learner
+
+
+def test_nothing_is_forgotten_bit_for_bit() -> None:
+    tasks = digits(4).tasks
+    grower = learner(recognised=9.0)
+    grower.learn(tasks[0])
+    grower.learn(tasks[1])
+    before = [grower.logits(task.test.images, task.name) for task in tasks[:2]]
+    for task in tasks[2:]:
+        grower.learn(task)
+    for task, said in zip(tasks, before, strict=False):
+        assert torch.equal(grower.logits(task.test.images, task.name), said)
+
+
+def test_growth_is_earned_and_the_same_task_twice_adds_nothing() -> None:
+    task = digits(1).tasks[0]
+    grower = learner()
+    grower.learn(task)
+    grower.learn(replace(task, name="again"))
+    assert len(grower.encoder) == 1
+    assert grower.ways == [0, 0]
+    decision = grower.decisions[1]
+    assert (decision["action"], decision["looks_like"], decision["parent"]) == ("reuse", "0 or 1", "0 or 1")
+    assert decision["why"] == "the same classes"
+    assert decision["familiarity"] > -0.5
+    assert (decision["units_added"], decision["bytes_added"]) == (0, 0)
+    assert "again: looks like 0 or 1" in decision["said"]
+
+
+def test_a_fork_that_gains_enough_stays() -> None:
+    big = torch.rand(1200, 1, 8, 8)
+    images = (big * 255).to(torch.uint8)
+    first = Task.from_data("first", (images, torch.arange(1200) % 2), (images[:50], torch.arange(50) % 2))
+    agree = (images[:, 0, :, 1:].int() - images[:, 0, :, :-1].int()).abs().float().mean((1, 2))
+    labels = (agree > agree.median()).long()
+    second = Task.from_data("second", (images, labels), (images[:50], labels[:50]), ["smooth", "rough"])
+    grower = learner(recognised=9.0)
+    grower.settings = short(10, augment=False)
+    grower.learn(first)
+    grower.learn(second)
+    decision = grower.decisions[1]
+    assert decision["action"] == "fork", decision
+    assert decision["forked"] - decision["reused"] > 2 * decision["error"]
+    assert (grower.ways, len(grower.encoder), grower.encoder.parents) == ([0, 1], 2, [None, 0])
+    assert decision["units_added"] == 2
+    kept = grower.bytes_kept()
+    added = 4 * grower.encoder.weights(1) + kept["memory"] // 2
+    assert decision["bytes_added"] == added
+
+
+@pytest.mark.parametrize("bound", [{"max_units": 2}, {"max_bytes": 1}])
+def test_a_bound_on_growth_is_never_passed(bound: dict[str, int]) -> None:
+    grower = learner(**bound)
+    for task in digits(3).tasks:
+        grower.learn(task)
+    assert len(grower.encoder) == 1
+    assert [decision["action"] for decision in grower.decisions] == ["fresh", "reuse", "reuse"]
+    assert "bound" in grower.decisions[2]["why"]
+    accuracy = (grower.predict(digits(3).tasks[2].test.images, 2) == digits(3).tasks[2].test.labels).float().mean()
+    assert accuracy > 0.8
+
+
+def test_with_no_task_given_unlike_data_finds_its_own_path() -> None:
+    task = digits(1).tasks[0]
+    mirrored = replace(
+        task,
+        name="negative",
+        dataset="negative",
+        class_names=("dark 0", "dark 1"),
+        train=Split(255 - task.train.images, task.train.labels),
+        validation=Split(255 - task.validation.images, task.validation.labels),
+        test=Split(255 - task.test.images, task.test.labels),
+    )
+    outcome, grower = run(Scenario("two", (task, mirrored)), "hrn", short(6))
+    free: Any = grower
+    if len(free.encoder) == 2:
+        assert outcome.task_free["dataset"] > 95
+    known = free.familiarity(task.test.images)
+    assert known.shape == (len(task.test), len(free.encoder))
+    assert known[:, 0].mean() > -1
+    assert free.familiarity(mirrored.test.images)[:, 0].mean() < -2, "a negative is no stranger to it"
+
+
+def test_decisions_are_in_the_log_and_in_the_outcome(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = []
+    outcome, grower = run(digits(3), "hrn", short(), folder=tmp_path, on_epoch=records.append)
+    assert [decision["task"] for decision in outcome.decisions] == ["0 or 1", "2 or 3", "4 or 5"]
+    assert [record["decision"]["said"] for record in records if "decision" in record] == [
+        decision["said"] for decision in outcome.decisions
+    ]
+    again: Any = load_learner(tmp_path)
+    assert again.decisions == grower.decisions
+    assert torch.equal(
+        again.familiarity(digits().tasks[1].test.images), again.familiarity(digits().tasks[1].test.images)
+    )
+
+
+def test_a_memory_weighs_no_more_than_the_units_of_its_path() -> None:
+    for shape, settings in (((1, 8, 8), short()), ((3, 32, 32), settings_for("", (3, 32, 32)))):
+        grower: Any = create_learner("hrn", shape, settings)
+        units = sum(weight.numel() for weight in grower.encoder.new_units().parameters())
+        assert 0 < grower._memory_bytes() <= 4 * units
+
+
+def test_it_learns_one_task_after_the_other() -> None:
+    with pytest.raises(ValueError, match="2 tasks at once"):
+        learner().learn(*digits(2).tasks)
+
+
+@pytest.mark.slow
+def test_real_data_sets_are_told_apart() -> None:
+    if any(not dataset_status(dataset).sizes for dataset in DATASETS):
+        pytest.skip("the data sets are not here")
+    tasks = {task.name: task for task in load_scenario("mixed").tasks}
+    torch.manual_seed(0)
+    grower: Any = create_learner("hrn", (3, 32, 32), replace(settings_for("mixed", (3, 32, 32)), epochs=(1,)))
+    for name in ("SVHN", "CIFAR 0-9", "MNIST", "CIFAR 10-19", "SVHN, part 2", "MNIST, part 2"):
+        grower.learn(tasks[name])
+    said = {decision["task"]: decision for decision in grower.decisions}
+    assert said["SVHN, part 2"]["looks_like"] == "SVHN"
+    assert said["MNIST, part 2"]["looks_like"] == "MNIST"
+    assert said["MNIST"]["looks_like"] is None
+    assert said["CIFAR 10-19"]["action"] == "fork"
