@@ -1,6 +1,6 @@
-"""What a path has seen: a small Gaussian in hash space, and how familiar other data is to it.
+"""What data was like: a small Gaussian in hash space, under which other data is more or less likely.
 
-The Gaussian of a path's hash vectors h: mean mu, m principal directions V with variances lambda, and one variance for
+The Gaussian of a task's hash vectors h: mean mu, m principal directions V with variances lambda, and one variance for
 all other directions. With c = h - mu and q = V c,
 
     -2 log p(h) = sum_i q_i^2 / lambda_i + (|c|^2 - |q|^2) / rest + sum_i log lambda_i + (s - m) log rest + s log 2 pi
@@ -20,11 +20,11 @@ LEAST_VARIANCE = 1e-10
 
 
 class Memories(nn.Module):
-    """The Gaussians of several paths at one level, over hash vectors of length s.
+    """The Gaussians of several tasks, over hash vectors of length s.
 
     Args:
         features: s.
-        directions: m, fewer if a path has seen fewer samples.
+        directions: m.
     """
 
     means: Tensor
@@ -37,30 +37,30 @@ class Memories(nn.Module):
         super().__init__()
         if not 1 <= directions < features:
             raise ValueError(f"directions is {directions}: expected at least 1 and fewer than features={features}")
-        self.register_buffer("means", torch.zeros(0, features))  # mu: (paths, s)
-        self.register_buffer("directions", torch.zeros(0, directions, features))  # V: (paths, m, s)
-        self.register_buffer("variances", torch.zeros(0, directions))  # lambda: (paths, m)
-        self.register_buffer("rests", torch.zeros(0))  # (paths,)
-        self.register_buffer("usual", torch.zeros(0, 2))  # mean and deviation of a path's own log-likelihood
+        self.register_buffer("means", torch.zeros(0, features))  # mu: (memories, s)
+        self.register_buffer("directions", torch.zeros(0, directions, features))  # V: (memories, m, s)
+        self.register_buffer("variances", torch.zeros(0, directions))  # lambda: (memories, m)
+        self.register_buffer("rests", torch.zeros(0))  # (memories,)
+        self.register_buffer("usual", torch.zeros(0, 2))  # mean and deviation of the log-likelihood of its own data
 
     def __len__(self) -> int:
         return len(self.means)
 
-    def reserve(self, paths: int) -> None:
-        """Make room for so many memories, to load a state into."""
+    def reserve(self, memories: int) -> None:
+        """Make room for so many, to load a state into."""
         for name, buffer in self._buffers.items():
             assert buffer is not None
-            self._buffers[name] = buffer.new_zeros(paths, *buffer.shape[1:])
+            self._buffers[name] = buffer.new_zeros(memories, *buffer.shape[1:])
 
     @torch.no_grad()
     def write(self, seen: Tensor, held_out: Tensor) -> None:
-        """Add the memory of a path, once and for all.
+        """Add a memory, once and for all.
 
-        seen: (n, s) hash vectors of its data. held_out: (k, s) others of the same data: what is usual comes from them,
+        seen: (n, s) hash vectors of the data. held_out: (k, s) others of the same data: what is usual comes from them,
         because a Gaussian flatters the samples that it was made of.
         """
         count = self.directions.shape[1]
-        data = seen.double()
+        data = seen.cpu().double()  # not every device has float64
         mean = data.mean(0)
         _, sizes, vectors = torch.linalg.svd((data - mean) / max(1, len(data) - 1) ** 0.5, full_matrices=False)
         values, vectors = _pad(sizes.square(), count), _pad(vectors, count)
@@ -79,31 +79,20 @@ class Memories(nn.Module):
         self.usual[-1, 0] = own.mean()
         self.usual[-1, 1] = own.std() if len(own) > 1 else 1.0
 
-    def forget_last(self) -> None:
-        """Remove the memory that was written last."""
-        for name, buffer in self._buffers.items():
-            assert buffer is not None
-            self._buffers[name] = buffer[:-1]
-
     @torch.no_grad()
     def log_likelihood(self, hashed: Tensor) -> Tensor:
-        """hashed: (n, s). Returns log p(h) under every memory: (n, paths)."""
-        paths, count, features = self.directions.shape
+        """hashed: (n, s). Returns log p(h) under every memory: (n, memories)."""
+        several, count, features = self.directions.shape
         table = torch.cat([self.directions.flatten(0, 1), self.means])  # all that h is multiplied with
         products = hashed @ table.T
-        along = products[:, : paths * count].view(-1, paths, count) - (self.directions @ self.means[:, :, None])[..., 0]
-        distance = hashed.square().sum(1)[:, None] - 2 * products[:, paths * count :] + self.means.square().sum(1)
+        along = (
+            products[:, : several * count].view(-1, several, count) - (self.directions @ self.means[:, :, None])[..., 0]
+        )
+        distance = hashed.square().sum(1)[:, None] - 2 * products[:, several * count :] + self.means.square().sum(1)
         across = (distance - along.square().sum(2)).clamp_min(0)
         volume = self.variances.log().sum(1) + (features - count) * self.rests.log() + features * math.log(2 * math.pi)
         likely: Tensor = -0.5 * ((along.square() / self.variances).sum(2) + across / self.rests + volume)
         return likely
-
-    def familiarity(self, hashed: Tensor) -> Tensor:
-        """hashed: (n, s). How far each sample is from what is usual for each path, in its deviations: (n, paths).
-
-        About 0 for data like a path's own, far below for other data.
-        """
-        return (self.log_likelihood(hashed) - self.usual[:, 0]) / self.usual[:, 1].clamp_min(1e-6)
 
     def extra_repr(self) -> str:
         return f"{len(self)} of {self.directions.shape[1]} directions in {self.means.shape[1]} dimensions"

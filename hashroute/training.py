@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from hashroute.data import Split
 from hashroute.learners import Learner, create_learner, find_learner
-from hashroute.learners.base import options_from_dict, options_to_dict
+from hashroute.learners.base import clock, options_from_dict, options_to_dict
 from hashroute.scenarios import Scenario, Task
 from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
 from hashroute.storage import remove_unfinished, replace_file, write_json
@@ -31,7 +30,7 @@ class Outcome:
     accuracy: list[list[float | None]] = field(default_factory=list)
     """A row after each task, a column for each task, None for tasks not yet learned."""
     seconds: float = 0.0
-    """Of training, evaluation not counted."""
+    """Of training, evaluation not counted: processor time on a CPU, so that other processes do not count."""
     images: int = 0
     """Images trained on, each as often as it was."""
     parameters: dict[str, int] = field(default_factory=dict)
@@ -179,9 +178,9 @@ class _Run:
         while len(self.learner.tasks) < len(tasks) or self.learner.course is not None:
             learner = self.learner
             if learner.course is None:
-                start = time.perf_counter()
+                start = clock(learner.device)
                 learner.begin(*(tasks if learner.at_once else tasks[len(learner.tasks) : len(learner.tasks) + 1]))
-                self.outcome.seconds += time.perf_counter() - start
+                self.outcome.seconds += clock(learner.device) - start
             course = learner.course
             assert course is not None
             learned = [tasks[number] for number in course.tasks]
@@ -205,9 +204,9 @@ class _Run:
             }
             record |= learner.analyse(learned[0].validation.images[:1000], course.tasks[0])
             if learner.done():
-                start = time.perf_counter()
+                start = clock(learner.device)
                 learner.finish(*learned)
-                self.outcome.seconds += time.perf_counter() - start
+                self.outcome.seconds += clock(learner.device) - start
                 if len(learner.decisions) > len(self.outcome.decisions):
                     record["decision"] = learner.decisions[-1]
                     self.outcome.decisions = list(learner.decisions)
@@ -275,7 +274,6 @@ class Keeper:
 
     def __init__(self, folder: Path, described: dict[str, Any], resume: bool) -> None:
         self.folder = folder
-        self.started = time.time()
         self.checkpoint: dict[str, Any] | None = None
         kept = folder / "settings.json"
         if kept.exists():

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from typing_extensions import Self
 
 from hashroute.scenarios import Task
 from hashroute.settings import HeadSpec, Settings, settings_for
@@ -50,19 +51,18 @@ class Batch(NamedTuple):
     """(n,)"""
     task: int
     """The task's number."""
-    rows: Tensor
-    """(n,) where the images stand in the task's training data."""
 
 
 class EpochLog(NamedTuple):
     """What an epoch gave."""
 
     loss: float
-    """Mean over the epoch's batches, penalties included."""
+    """Mean over the epoch's batches."""
     accuracy: float
     """In percent, of training images as they were trained on."""
     images: int
     seconds: float
+    """See `clock`."""
 
 
 class TaskFree(NamedTuple):
@@ -99,6 +99,7 @@ class Learner(nn.Module):
     Options: ClassVar[type] = NoOptions
     at_once: ClassVar[bool] = False
     """Whether it learns all tasks together: a landmark, not a continual learner."""
+    _place: Tensor
     norm_features: ClassVar[bool] = False
     """Whether features get a layer norm in front of the heads."""
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
@@ -118,7 +119,13 @@ class Learner(nn.Module):
         self.scratch: dict[str, Tensor] = {}
         """What is needed only until the running task is learned."""
         self.course: Course | None = None
+        self.register_buffer("_place", torch.empty(0), persistent=False)  # there may be no weights before a task
         self.encoder = self.new_encoder()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.memory = {name: fn(tensor) for name, tensor in self.memory.items()}
+        self.scratch = {name: fn(tensor) for name, tensor in self.scratch.items()}
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return,no-untyped-call]
 
     # ---------------------------------------------------------------- what kinds of learners override
 
@@ -241,12 +248,12 @@ class Learner(nn.Module):
         return self.course
 
     def train_epoch(self, *tasks: Task) -> EpochLog:
-        """One pass over the training images; tasks with fewer epochs than others sit out the last ones."""
-        course, start = self._course, time.perf_counter()
+        """One pass over the training images; tasks with fewer epochs than others sit out the first ones."""
+        course, start = self._course, clock(self.device)
         self.train()
         batches = []
         for number, task in zip(course.tasks, tasks, strict=True):
-            if course.epoch < self.settings.epochs_of(number):
+            if course.epoch >= self.epochs - self.settings.epochs_of(number):  # none is left to be forgotten
                 rows = torch.randperm(len(task.train)).split(self.settings.batch_size)
                 batches += [(number, task, row) for row in rows]
         if len(tasks) > 1:
@@ -272,7 +279,7 @@ class Learner(nn.Module):
         mean = loss.item() / len(batches)
         if not mean < float("inf"):
             raise ValueError(f"{self.name} diverged: its loss is {mean}; lower its learning rate or its weights")
-        return EpochLog(mean, 100 * right.item() / images, images, time.perf_counter() - start)
+        return EpochLog(mean, 100 * right.item() / images, images, clock(self.device) - start)
 
     def finish(self, *tasks: Task) -> None:
         """Write down what must be kept of what was learned."""
@@ -285,14 +292,14 @@ class Learner(nn.Module):
         images = task.train.images[rows].to(self.device)
         if self.settings.augment:
             images = augment(images, task.augmentations)
-        return Batch(self.scale(images, number), task.train.labels[rows].to(self.device), number, rows)
+        return Batch(self.scale(images, number), task.train.labels[rows].to(self.device), number)
 
     # ---------------------------------------------------------------- using it
 
     @property
     def device(self) -> torch.device:
         """Where it computes."""
-        return next(self.parameters(), torch.empty(0)).device
+        return self._place.device
 
     def scaling(self, task: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and deviation, channel by channel, by which a task's pixels are scaled."""
@@ -475,6 +482,11 @@ class Head(nn.Sequential):
                 layers.append(nn.Dropout(rate))
             features = width
         super().__init__(*layers, nn.Linear(features, classes))
+
+
+def clock(device: torch.device) -> float:
+    """Seconds: of the processor where that does the work, so that other processes do not count; else passed."""
+    return time.process_time() if device.type == "cpu" else time.perf_counter()
 
 
 def augment(images: Tensor, augmentations: frozenset[str]) -> Tensor:

@@ -116,7 +116,7 @@ class ELL(Vanilla):
             raise ValueError(f"code_size of ell is {self.options.code_size}: expected fewer than the {count} features")
         mean, deviation = features.mean(0), features.std(0).clamp_min(1e-6)
         with torch.random.fork_rng(devices=[]):  # so that training goes on as if this had not been
-            torch.manual_seed(number)
+            torch.manual_seed(self.seed * 1000 + number)
             coder = nn.Linear(count, self.options.code_size).to(self.device)
             decoder = nn.Linear(self.options.code_size, count).to(self.device)
             weights = [*coder.parameters(), *decoder.parameters()]

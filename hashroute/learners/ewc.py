@@ -51,16 +51,6 @@ class EWC(Vanilla):
                     pull = self.memory[f"fisher.{name}"] * (weight - self.memory[f"centre.{name}"])
                     weight.grad.add_(pull, alpha=self.options.weight)
 
-    def penalty(self) -> Tensor:
-        """What `before_step` adds the gradient of, up to a constant."""
-        total = torch.zeros((), device=self.device)
-        for name, weight in self.encoder.named_parameters():
-            if self.memory:
-                moved = weight - self.memory[f"centre.{name}"]
-                total = total + (self.memory[f"fisher.{name}"] * moved.square()).sum()
-        weighted: Tensor = total * (self.options.weight / 2)
-        return weighted
-
     def consolidate(self, tasks: Sequence[Task], first: int) -> None:
         for number, task in enumerate(tasks, first):
             fisher = self.fisher(task, number)

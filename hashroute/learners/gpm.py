@@ -63,8 +63,8 @@ class GPM(Vanilla):
         for number, task in enumerate(tasks, first):
             threshold = min(1.0, self.options.threshold + self.options.increase * number)
             for layer, energy in enumerate(self._energies(task, number)):
-                old = self.memory.get(f"basis.{layer}", energy.new_zeros(len(energy), 0))
-                self.memory[f"basis.{layer}"] = extend_basis(old, energy, threshold)
+                old = self.memory.get(f"basis.{layer}", energy.new_zeros(len(energy), 0)).cpu()
+                self.memory[f"basis.{layer}"] = extend_basis(old, energy, threshold).to(self.device)
 
     @torch.no_grad()
     def _energies(self, task: Task, number: int) -> list[Tensor]:
@@ -85,7 +85,7 @@ class GPM(Vanilla):
             for layer, ((convolution, block), maps) in enumerate(zip(layers, seen, strict=True)):
                 spec = block.spec
                 patches = F.unfold(maps, convolution.kernel_size, padding=spec.padding, stride=spec.stride)
-                patches = F.pad(patches, (0, 0, 0, 1), value=1.0).transpose(0, 1).flatten(1).double()
+                patches = F.pad(patches, (0, 0, 0, 1), value=1.0).transpose(0, 1).flatten(1).cpu().double()
                 energy = patches @ patches.T
                 if len(energies) <= layer:
                     energies.append(energy)

@@ -25,9 +25,9 @@ class HRNOptions:
     rank: int = 0
     """Of the differences that a fork may have from its parent: 0 for any."""
     max_units: int | None = None
-    """Never keep more units than this; None for no bound."""
+    """Add no units where there would be more than this; None for no bound."""
     max_bytes: int | None = None
-    """Never keep more bytes than this, heads and memories included; None for no bound."""
+    """Add no units where all that is kept, heads included, would weigh more than this; None for no bound."""
     looked_at: int = 500
     """Training images, labels unseen, that are compared with every memory before a task is learned."""
     recognised: float = -0.5
@@ -37,9 +37,7 @@ class HRNOptions:
     directions: int = 16
     """m, principal directions of a memory."""
     memory_features: int = 1000
-    """Length of the hash vectors of memories; less where a memory would weigh more than the units of its path."""
-    memory_levels: int = 2
-    """Levels with a memory: the image, then the maps of the first units."""
+    """Length of the hash vectors of memories; less where a memory would weigh more than a path of full rank."""
     remembered: int = 2000
     """Training images that a memory is made of, at most."""
     within: float = 0.03
@@ -105,14 +103,15 @@ class HRN(Learner):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        options = self.options
         self.ways: list[int] = []
         """The path of each task."""
-        levels = min(options.memory_levels, len(self.settings.encoder) + 1)
+        self.known_as: list[int] = []
+        """The memory of each task's data."""
         numbers = sum(weight.numel() for weight in self.encoder.new_units().parameters())
-        size = min(options.memory_features, max(options.directions + 1, numbers // (levels * (options.directions + 2))))
-        self.memory_hashes = [FeatureHash(size, (self.seed << 8) + 128 + level) for level in range(levels)]
-        self.memories = nn.ModuleList(Memories(size, options.directions) for _ in range(levels))
+        count = self.options.directions
+        size = min(self.options.memory_features, max(count + 1, numbers // (count + 2)))
+        self.memory_hash = FeatureHash(size, (self.seed << 8) + 255)
+        self.memories = Memories(size, count)
 
     def new_encoder(self) -> Forest:
         return Forest(self.image_shape, self.settings.encoder, self.settings.features, self.seed)
@@ -134,10 +133,13 @@ class HRN(Learner):
 
     # ---------------------------------------------------------------- before a task: look, reuse, fork
 
-    def look(self, tasks: Sequence[Task], first: int) -> None:
-        """Decide which units the task starts from; a head on them as they are shows what a fork is worth."""
+    def begin(self, *tasks: Task) -> None:
         if len(tasks) > 1:
             raise ValueError(f"{self.name} was given {len(tasks)} tasks at once: it learns one after the other")
+        super().begin(*tasks)
+
+    def look(self, tasks: Sequence[Task], first: int) -> None:
+        """Decide which units the task starts from; a head on them as they are shows what a fork is worth."""
         (task,) = tasks
         decision = Decision(task.name)
         if not self.ways:
@@ -147,28 +149,30 @@ class HRN(Learner):
             best = int(known.argmax())
             decision.familiarity = float(known[best])
             recognised = decision.familiarity >= self.options.recognised
+            familiar = self.ways[self.known_as.index(best)]
             parent, decision.why = len(self.encoder) - 1, "the most recent units"
             if recognised:
-                decision.looks_like = self.tasks[self._owner(best)].name
-                if self._same_classes(task, best) is not None:
-                    parent, decision.why = best, "the same classes"
-            if self._at_bound():
-                parent, decision.why = best, "the most familiar units, at the bound on growth"
-                self.ways.append(parent)
-            else:
-                candidates = {parent, best} if recognised else {parent}
-                self._try_reuse(task, first, sorted(candidates), decision)
-                self.ways.append(self.encoder.grow(parent, self.options.rank))
-            decision.parent = self.tasks[self._owner(parent)].name
+                decision.looks_like = self.tasks[self.known_as.index(best)].name
+                if self._same_classes(task, familiar) is not None:
+                    parent, decision.why = familiar, "the same classes"
+            bound = self._at_bound()
+            if bound:
+                parent, decision.why = familiar, "the most familiar units, at the bound on growth"
+            decision.parent = self._owner(parent)
             same = self._same_classes(task, parent)
             if same is not None:
                 self.heads[first].load_state_dict(self.heads[same].state_dict())
+            if bound:
+                self.ways.append(parent)
+            else:
+                self._try_reuse(task, first, sorted({parent, familiar} if recognised else {parent}), decision)
+                self.ways.append(self.encoder.grow(parent, self.options.rank))
         self.decisions.append(asdict(decision))
         self.to(self.device)
 
-    def _owner(self, path: int) -> int:
-        """The task that a path was made for."""
-        return self.ways.index(path)
+    def _owner(self, path: int) -> str:
+        """The name of the task that a path was made for."""
+        return self.tasks[self.ways.index(path)].name
 
     def _same_classes(self, task: Task, path: int) -> int | None:
         """The latest task on a path with the same classes as this one."""
@@ -176,15 +180,16 @@ class HRN(Learner):
         return found[-1] if found else None
 
     def _at_bound(self) -> bool:
+        """Whether another path would be too many."""
         options, levels = self.options, len(self.settings.encoder)
-        more = 4 * sum(weight.numel() for weight in self.encoder.paths[0].parameters()) + self._memory_bytes()
+        more = 4 * self.encoder.weights(0) + self._memory_bytes()
         units = options.max_units is not None and levels * (len(self.encoder) + 1) > options.max_units
         return units or (options.max_bytes is not None and sum(self.bytes_kept().values()) + more > options.max_bytes)
 
     def _memory_bytes(self) -> int:
-        """What the memory of one path weighs."""
-        size, count = self._memories(0).means.shape[1], self.options.directions
-        return int(4 * len(self.memories) * (size * (count + 1) + count + 3))
+        """What one memory weighs."""
+        size, count = self.memory_hash.features, self.options.directions
+        return int(4 * (size * (count + 1) + count + 3))
 
     def _try_reuse(self, task: Task, number: int, paths: Sequence[int], decision: Decision) -> None:
         """Train a head on each path's features as they are; what the best one can do is kept until the task's end."""
@@ -194,7 +199,7 @@ class HRN(Learner):
             seen, held = (self.encode(split.images, number) for split in (task.train, task.validation))
             self.ways.pop()
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(number)
+                torch.manual_seed(self.seed * 1000 + number)
                 head = self._train_head(seen, task.train.labels.to(self.device), task.classes)
             with torch.no_grad():
                 right = (head(held).argmax(1).cpu() == task.validation.labels).double()
@@ -223,28 +228,30 @@ class HRN(Learner):
     # ---------------------------------------------------------------- after a task: keep or drop, freeze, remember
 
     def consolidate(self, tasks: Sequence[Task], first: int) -> None:
-        """The fork stays if it has earned it; then it is frozen, and its memory is written."""
+        """The fork stays if it has earned it, and is frozen; what the data was like is written down if it is new."""
         (task,) = tasks
         decision, path = Decision(**self.decisions[-1]), self.ways[first]
-        grown = len(self.encoder) > len(self._memories(0))
-        if grown and "right" in self.scratch and not self._earned(task, first, decision):
-            self.ways[first] = int(self.scratch["path"])
-            decision.parent = self.tasks[self._owner(self.ways[first])].name
-            head = {name.removeprefix("head."): w for name, w in self.scratch.items() if name.startswith("head.")}
-            self.heads[first].load_state_dict(head)
-            self.encoder.drop_last()
-            decision.action = "reuse"
-        elif grown:
+        grown = any(weight.requires_grad for weight in self.encoder.paths[path].parameters())
+        decision.action = "reuse"
+        if grown and (not self.scratch or self._earned(task, first, decision)):
+            self.encoder.freeze(path)
             decision.action = "fresh" if decision.parent is None else "fork"
             decision.units_added = len(self.settings.encoder)
-            decision.bytes_added = 4 * self.encoder.weights(path) + self._memory_bytes()
-            self.encoder.freeze(path)
-            seen = self._hashed(_spread(task.train.images, self.options.remembered), first, path)
-            held = self._hashed(_spread(task.validation.images, self.options.remembered), first, path)
-            for level in range(len(self.memories)):
-                self._memories(level).write(seen[level], held[level])
+            decision.bytes_added = 4 * self.encoder.weights(path)
+        elif grown:
+            self.encoder.drop_last()
+            self.ways[first] = int(self.scratch["path"])
+            decision.parent = self._owner(self.ways[first])
+            head = {name.removeprefix("head."): w for name, w in self.scratch.items() if name.startswith("head.")}
+            self.heads[first].load_state_dict(head)
+            decision.why = "units of its own gain too little"
+        if decision.looks_like is not None and decision.action == "reuse":
+            self.known_as.append(self.known_as[self.task_number(decision.looks_like)])
         else:
-            decision.action = "reuse"
+            self.known_as.append(len(self.memories))
+            splits = (_spread(split.images, self.options.remembered) for split in (task.train, task.validation))
+            self.memories.write(*(self._hashed(images, first) for images in splits))
+            decision.bytes_added += self._memory_bytes()
         decision.say()
         self.decisions[-1] = asdict(decision)
 
@@ -257,61 +264,52 @@ class HRN(Learner):
         decision.error = 100 * error
         return difference.mean().item() > 2 * error
 
-    # ---------------------------------------------------------------- what paths remember
-
-    def _memories(self, level: int) -> Memories:
-        memories = self.memories[level]
-        assert isinstance(memories, Memories)
-        return memories
+    # ---------------------------------------------------------------- what it remembers of data
 
     @torch.no_grad()
-    def _hashed(self, images: Tensor, task: int, path: int, levels: int | None = None) -> list[Tensor]:
-        """For each of the first levels the hash vectors of images on a path, scaled for a task: (n, s)."""
-        count = levels or len(self.memories)
-        parts = []
-        for part in self._parts(images):
-            maps = self.encoder.maps(self.scale(part, task), path)
-            parts.append([phi.normalised(m) for phi, m in zip(self.memory_hashes[:count], maps, strict=False)])
-        return [torch.cat(level) for level in zip(*parts, strict=True)]
+    def _hashed(self, images: Tensor, task: int) -> Tensor:
+        """Hash vectors of images, scaled for a task: (n, memory features)."""
+        return torch.cat([self.memory_hash.normalised(self.scale(part, task)) for part in self._parts(images)])
 
     def familiarity(self, images: Tensor, task: int | None = None) -> Tensor:
-        """(n, paths) how images compare with what is usual for each path, in deviations: about 0 for its own data.
+        """(n, memories) how likely images are beside what is usual for remembered data, in deviations.
 
-        Images are scaled as those of a task; by default for each path as those of its own task.
+        Images are scaled as those of a task; by default as those of the task that each memory is of.
         """
-        usual = self._memories(0).usual
+        usual = self.memories.usual
         return (self._log_likelihood(images, task) - usual[:, 0]) / usual[:, 1].clamp_min(1e-6)
 
     def _log_likelihood(self, images: Tensor, task: int | None = None) -> Tensor:
-        """(n, paths) of images, at level 0."""
+        """(n, memories)"""
         if task is not None:
-            return self._memories(0).log_likelihood(self._hashed(images, task, 0, 1)[0])
+            return self.memories.log_likelihood(self._hashed(images, task))
         likely: dict[Any, Tensor] = {}
         columns = []
-        for path in range(len(self._memories(0))):
-            owner = self._owner(path)
+        for memory in range(len(self.memories)):
+            owner = self.known_as.index(memory)
             key = self.scaling(owner)
             if key not in likely:
                 likely[key] = self._log_likelihood(images, owner)
-            columns.append(likely[key][:, path])
+            columns.append(likely[key][:, memory])
         return torch.stack(columns, 1)
 
     def asked(self, images: Tensor) -> Tensor:
-        """Heads whose paths find an image about as likely as the most likely path does."""
+        """Heads of tasks whose data makes an image about as likely as the data that makes it most likely."""
         likely = self._log_likelihood(images)
         best = likely.max(1, keepdim=True).values
         chosen: Tensor = likely >= best - self.options.within * best.abs()
-        return chosen[:, self.ways]
+        learning = len(self.tasks) - len(self.known_as)  # a task that is being learned has no memory yet
+        return F.pad(chosen[:, self.known_as], (0, learning))
 
     def analyse(self, images: Tensor, task: int) -> dict[str, Any]:  # noqa: ARG002
-        """The task's path, and how many there are."""
-        return {"path": self.ways[task], "paths": len(self.encoder)}
+        """The task's path, and how many units there are."""
+        return {"path": self.ways[task], "units": len(self.encoder) * len(self.settings.encoder)}
 
     # ---------------------------------------------------------------- files
 
     def description(self) -> dict[str, Any]:
-        grown = {"forest": self.encoder.config, "ways": self.ways, "memories": len(self._memories(0))}
-        return {**super().description(), **grown, "decisions": self.decisions}
+        grown = {"forest": self.encoder.config, "ways": self.ways, "known_as": self.known_as}
+        return {**super().description(), **grown, "memories": len(self.memories), "decisions": self.decisions}
 
     @classmethod
     def from_description(cls, description: dict[str, Any]) -> Learner:
@@ -319,11 +317,11 @@ class HRN(Learner):
         assert isinstance(learner, HRN)
         learner.encoder.grow_like(description["forest"])
         learner.ways = list(description["ways"])
+        learner.known_as = list(description["known_as"])
         learner.decisions = list(description["decisions"])
-        for level in range(len(learner.memories)):
-            learner._memories(level).reserve(description["memories"])
-        for path in range(description["memories"]):
-            learner.encoder.freeze(path)
+        learner.memories.reserve(description["memories"])
+        for way in learner.ways[: len(learner.known_as)]:  # all but those of a task that is being learned
+            learner.encoder.freeze(way)
         return learner
 
     def load_state(self, state: dict[str, Tensor]) -> None:

@@ -110,7 +110,7 @@ class HRNPaper(Learner):
 
     def analyse(self, images: Tensor, task: int) -> dict[str, Any]:
         """Share of selections of each unit, fill of its basis, and how many paths the images spread over."""
-        paths = self.paths(images, task)
+        paths = self.paths(images, task).cpu()
         visits = torch.bincount(paths[paths >= 0], minlength=len(self.encoder.units)).double()
         share = paths.unique(dim=0, return_counts=True)[1].double() / len(paths)
         return {
