@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hashroute import metrics
+from hashroute.learners import find_learner
+from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.learners.hrn_paper import PUBLISHED
 from hashroute.scenarios import load_scenario
 from hashroute.settings import PUBLISHED as SETTINGS
@@ -73,14 +76,19 @@ def run_ablation(settings: AblateSettings, console: Console) -> Path:
         "tasks": [task.name for task in scenario.tasks],
         "fraction": settings.fraction,
         "settings": SETTINGS[SCENARIO].to_dict(),
-        "command": f"hashroute ablate --seeds {settings.seeds} --fraction {settings.fraction:g}",
-        "rows": {name: {"change": change, "seeds": []} for name, change in ROWS.items()},
+        "command": "",
+        "rows": {name: {"change": change, "options": _options(name), "seeds": []} for name, change in ROWS.items()},
     }
     if path.exists():
         kept = json.loads(path.read_text())
         for part in ("scenario", "tasks", "fraction", "settings"):
             if kept.get(part) != found[part]:
                 raise ValueError(f"{path} was made with other {part}: choose another --output, or move it away")
+        for name, row in found["rows"].items():
+            if kept["rows"].get(name, {}).get("options") != row["options"]:
+                raise ValueError(
+                    f"{path} has other options in the row {name!r}: choose another --output, or move it away"
+                )
         found["rows"] = kept["rows"]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, found)  # before the work: an unwritable folder should not cost the runs
@@ -92,11 +100,23 @@ def run_ablation(settings: AblateSettings, console: Console) -> Path:
         row["seeds"].insert(place, seed)
         for measure, value in values.items():
             row.setdefault(measure, []).insert(place, value)
+        found["command"] = _command(found)
         write_json(path, found)
         console.print(f"{number} of {len(left)}: {name}, seed {seed}", highlight=False, soft_wrap=True)
     console.print(ablation_table(found))
     console.print(f"saved in {path}", markup=False, highlight=False, soft_wrap=True)
     return path
+
+
+def _command(found: dict[str, Any]) -> str:
+    seeds = max(len(row["seeds"]) for row in found["rows"].values())
+    return f"hashroute ablate --seeds {seeds} --fraction {found['fraction']:g}"
+
+
+def _options(name: str) -> dict[str, Any]:
+    """All options of a row, as plain values."""
+    options = {**PUBLISHED[SCENARIO], **ROWS[name]}
+    return options_to_dict(options_from_dict(find_learner("hrn-paper").Options, options))
 
 
 def _work(fraction: float, name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
@@ -140,7 +160,7 @@ def ablation_rows(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         for measure, paper in zip(MEASURES, signs, strict=True):
             mean, error, sign = difference(found["rows"][name], baseline, measure)
             unit = " %" if measure == "seconds" else ""
-            cells += [f"{mean:+.1f}{unit} ± {error:.1f}", sign, paper]
+            cells += [f"{mean:+.1f}{unit}" + ("" if math.isnan(error) else f" ± {error:.1f}"), sign, paper]
         rows.append([name, *cells])
     return headers, rows
 

@@ -27,7 +27,7 @@ from hashroute.learners import LEARNERS, find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import Scenario, load_scenario
-from hashroute.settings import Profile, Settings, result_name, settings_for
+from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
 from hashroute.storage import remove_unfinished, write_json
 from hashroute.training import check_same, describe, learner_options, run
 from hashroute.workers import one_thread, side_by_side
@@ -61,6 +61,8 @@ class BenchSettings:
     """Where to compute: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
     folder: Path | None = None
     """Of the scenario `folders`: one folder per task, in it one per class."""
+    tuned: Path | None = None
+    """Options of learners as `hashroute search` wrote them; those that come with hashroute, if left out."""
     plugins: tuple[str, ...] = ()
     """Python modules to import first, which register learners or scenarios of your own."""
     tensorboard: bool = False
@@ -69,7 +71,7 @@ class BenchSettings:
     @property
     def name(self) -> str:
         """What the result file and the folder of the runs are called."""
-        name = result_name(self.scenario, self.settings)
+        name = result_name(self.scenario if self.folder is None else f"folders-{self.folder.name}", self.settings)
         return name if self.fraction == 1 else f"{name}-{self.fraction:g}"
 
     def run_folder(self, learner: str, seed: int) -> Path:
@@ -119,7 +121,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
     for job in list(jobs):
         finished = job.folder / "result.json"
         if finished.exists():  # stopped between the end of the run and the merge
-            options = learner_options(job.learner, settings.scenario, settings.settings, scenario.image_shape)
+            options = _options(settings, job.learner, scenario)
             check_same(job.folder, describe(scenario, job.learner, common, job.seed, options, settings.fraction))
             (job.folder / "checkpoint.pt").unlink(missing_ok=True)
             remove_unfinished(job.folder)
@@ -150,6 +152,7 @@ def _checked(settings: BenchSettings) -> BenchSettings:
     for name in settings.learners:
         find_learner(name)
     find_device(settings.device)
+    tuned_options(settings.name, settings.tuned)
     if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'hashroute[tensorboard]'")
     return replace(settings, learners=tuple(dict.fromkeys(settings.learners or LEARNERS)))
@@ -171,6 +174,10 @@ def _read(name: str, fraction: float, folder: Path | None) -> Scenario:
 
 def _load(settings: BenchSettings) -> Scenario:
     return _read(settings.scenario, settings.fraction, settings.folder)
+
+
+def _options(settings: BenchSettings, name: str, scenario: Scenario) -> dict[str, Any]:
+    return learner_options(name, settings.scenario, settings.settings, scenario.image_shape, settings.tuned)
 
 
 def _common(settings: BenchSettings, scenario: Scenario) -> Settings:
@@ -217,7 +224,7 @@ def _work(settings: BenchSettings, name: str, seed: int) -> tuple[str, int, dict
         folder.mkdir(parents=True, exist_ok=True)
         _import(settings.plugins)
         scenario = _load(settings)
-        options = learner_options(name, settings.scenario, settings.settings, scenario.image_shape)
+        options = _options(settings, name, scenario)
         with FileLock(folder / ".lock", timeout=5), _tensorboard(settings, folder) as on_epoch:
             outcome, _ = run(
                 scenario,
@@ -306,11 +313,16 @@ class Results:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._bench = settings
-        self._shape = scenario.image_shape
+        self._scenario = scenario
         self._fresh: dict[str, Any] = {
             "scenario": settings.scenario,
             "tasks": [task.name for task in scenario.tasks],
-            "settings": {"profile": settings.settings, "fraction": settings.fraction, **common.to_dict()},
+            "settings": {
+                "profile": settings.settings,
+                "fraction": settings.fraction,
+                **({} if settings.folder is None else {"folder": str(settings.folder.resolve())}),
+                **common.to_dict(),
+            },
             "command": "",
             "learners": {},
         }
@@ -344,7 +356,7 @@ class Results:
         return content
 
     def _options(self, name: str) -> dict[str, Any]:
-        options = learner_options(name, self._bench.scenario, self._bench.settings, self._shape)
+        options = _options(self._bench, name, self._scenario)
         return options_to_dict(options_from_dict(find_learner(name).Options, options))
 
     def holds(self, learner: str, seed: int) -> bool:
@@ -379,6 +391,7 @@ class Results:
         parts += ["--epochs", *map(str, bench.epochs)] if bench.epochs else []
         parts += ["--fraction", f"{bench.fraction:g}"] if bench.fraction != 1 else []
         parts += ["--folder", str(bench.folder)] if bench.folder else []
+        parts += ["--tuned", str(bench.tuned)] if bench.tuned else []
         parts += ["--plugins", *bench.plugins] if bench.plugins else []
         return shlex.join(parts)
 

@@ -75,7 +75,7 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
     if path.exists():
         kept = json.loads(path.read_text())
         for part in ("scenario", "tasks", "fraction", "settings"):
-            if kept[part] != found[part]:
+            if not isinstance(kept, dict) or kept.get(part) != found[part]:
                 raise ValueError(f"{path} holds a search with other {part}: choose another --output, or delete it")
         found["trials"] = kept["trials"]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,9 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
     for learner, options in found["chosen"].items():
         table.add_row(learner, ", ".join(f"{name} {value:g}" for name, value in options.items()))
     console.print(table)
-    console.print(f"saved in {path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"saved in {path}; use it with hashroute bench --tuned {path}", markup=False, highlight=False, soft_wrap=True
+    )
     return path
 
 
@@ -116,7 +118,7 @@ def combinations(grid: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 
 def choose(trials: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """For each learner the options with the highest mean final accuracy; of equal ones the first that was tried."""
+    """For each learner the options with the highest mean final accuracy."""
     best: dict[str, dict[str, Any]] = {}
     for learner in dict.fromkeys(trial["learner"] for trial in trials):
         finals: dict[str, list[float]] = {}
@@ -152,4 +154,5 @@ def _load(name: str, fraction: float, tasks: int | None) -> Scenario:
 def _command(settings: SearchSettings) -> str:
     parts = ["hashroute search", settings.scenario, f"--settings {settings.settings} --fraction {settings.fraction:g}"]
     parts += [f"--tasks {settings.tasks}"] if settings.tasks else []
+    parts += ["--learners", *settings.learners] if set(settings.learners) != set(SearchSettings.learners) else []
     return " ".join([*parts, f"--seeds {settings.seeds}"])

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 from hashroute.units import UnitSpec
@@ -149,10 +150,13 @@ def result_name(scenario: str, profile: Profile) -> str:
     return f"{scenario}-paper" if profile == "paper" else scenario
 
 
-def tuned_options(name: str) -> dict[str, dict[str, Any]]:
-    """Options by learner that `hashroute search` chose for a result of this name; none where nothing was searched."""
-    file = resources.files("hashroute") / "tuned" / f"{name}.json"
-    if not file.is_file():
+def tuned_options(name: str, path: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Options by learner that `hashroute search` chose: from its file, or what came with hashroute for this name."""
+    file = path or resources.files("hashroute") / "tuned" / f"{name}.json"
+    if path is None and not file.is_file():
         return {}
-    chosen: dict[str, dict[str, Any]] = json.loads(file.read_text())["chosen"]
+    try:
+        chosen: dict[str, dict[str, Any]] = json.loads(file.read_text())["chosen"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{file} is not what hashroute search writes: give the file that it named") from None
     return chosen

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hashroute.data import Split
-from hashroute.learners import Learner, create_learner, find_learner
+from hashroute.learners import Learner, create_learner, find_learner, load_learner
 from hashroute.learners.base import clock, options_from_dict, options_to_dict
 from hashroute.scenarios import Scenario, Task
 from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
@@ -49,9 +49,18 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """What a result file holds of one seed."""
-        found = {name: getattr(self, name) for name in ("accuracy", "seconds", "images_per_second", "parameters")}
-        found |= {name: getattr(self, name) for name in ("bytes_kept", "task_free", "decisions")}
-        return {**found, "routing": self.routing} if self.routing else found
+        found = {**vars(self), "images_per_second": self.images_per_second}
+        del found["images"]
+        if not self.routing:
+            del found["routing"]
+        return found
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Outcome:
+        """The outcome that `to_dict` gave."""
+        rate = values["images_per_second"]
+        rest = {name: value for name, value in values.items() if name != "images_per_second"}
+        return cls(**rest, images=round(rate * values["seconds"]))
 
 
 @dataclass(frozen=True)
@@ -68,10 +77,12 @@ class RunSettings:
     evaluate_on: Literal["test", "validation"] = "test"
 
 
-def learner_options(learner: str, scenario: str, profile: Profile, image_shape: tuple[int, ...]) -> dict[str, Any]:
+def learner_options(
+    learner: str, scenario: str, profile: Profile, image_shape: tuple[int, ...], tuned: Path | None = None
+) -> dict[str, Any]:
     """The options that a learner gets in a comparison: usual for the scenario, or searched for."""
     usual = find_learner(learner).usual_options(scenario, image_shape)
-    return {**usual, **tuned_options(result_name(scenario, profile)).get(learner, {})}
+    return {**usual, **tuned_options(result_name(scenario, profile), tuned).get(learner, {})}
 
 
 def describe(
@@ -128,7 +139,7 @@ def run(
         options: of the learner; by default those usual for the scenario, or searched for.
         folder: where the run is written down: settings.json, epochs.jsonl, the model and result.json, and a
             checkpoint after every epoch. None writes nothing.
-        resume: go on from the folder's checkpoint.
+        resume: go on from the folder's checkpoint; a run that is finished is read, not done again.
         device: where to compute.
         fraction: the share of the images that the scenario was loaded with, to be written down.
         evaluate_on: which images accuracies are measured on.
@@ -141,6 +152,9 @@ def run(
     if options is None:
         options = learner_options(learner, scenario.name, profile, scenario.image_shape)
     described = describe(scenario, learner, settings, seed, options, fraction, evaluate_on)
+    if folder is not None and resume and (Path(folder) / "result.json").exists():
+        check_same(Path(folder), described)
+        return Outcome.from_dict(json.loads((Path(folder) / "result.json").read_text())), load_learner(folder)
     keeper = None if folder is None else Keeper(Path(folder), described, resume)
     checkpoint = None if keeper is None else keeper.checkpoint
     if checkpoint is None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from hashroute import ablate
 from hashroute.cli import main
-from hashroute.data import dataset_status
+from hashroute.data import Split, dataset_status
 from hashroute.learners import LEARNERS, find_learner
-from hashroute.learners.base import options_from_dict
+from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.reporting.figures import STYLES, accuracy_figure
 from hashroute.reporting.paper import PAPER
 from hashroute.reporting.tables import markdown, spread, summary, task_rows
-from hashroute.search import choose, combinations
+from hashroute.scenarios import SCENARIOS, Scenario, load_scenario
+from hashroute.search import SearchSettings, choose, combinations
+from hashroute.search import _try as search_trial
 from hashroute.settings import PUBLISHED, result_name, tuned_options
 from hashroute.training import learner_options
 
@@ -84,6 +88,20 @@ def test_every_learner_has_a_colour_of_its_own() -> None:
 # ------------------------------------------------------------------------ search
 
 
+def test_a_search_never_looks_at_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = load_scenario("digits")
+    noise = torch.randint(256, (50, 1, 8, 8), dtype=torch.uint8)
+    blind = Split(noise, torch.zeros(50, dtype=torch.int64))
+    monkeypatch.setitem(
+        SCENARIOS, "blind", lambda: Scenario("digits", tuple(replace(task, test=blind) for task in scenario.tasks))
+    )
+    found = []
+    for name in ("digits", "blind"):
+        settings = SearchSettings(scenario=name, fraction=0.3, tasks=2)
+        found.append(search_trial(settings, "gpm", {"threshold": 0.9}, 0))
+    assert found[0] == found[1]
+
+
 def test_a_search_tries_all_and_takes_the_best_mean() -> None:
     assert combinations({"a": (1, 2), "b": (3,)}) == [{"a": 1, "b": 3}, {"a": 2, "b": 3}]
     trials = [
@@ -110,9 +128,14 @@ def test_a_search_is_written_down_and_gone_on_with(tmp_path: Path, capsys: pytes
     assert main([*command[:-2], "--output", str(output), "--seeds", "0"]) == 2
     assert main(["search", "digits", "--learners", "vc"]) == 2
     assert main([*command[:-4], "--tasks", "3", "--output", str(output)]) == 2
+    (tmp_path / "other.json").write_text("[1]")
+    assert main([*command[:-2], "--output", str(tmp_path / "other.json")]) == 2
+    assert main(["bench", "digits", "--learners", "gpm", "--tuned", str(tmp_path / "other.json")]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 5
     assert "other tasks" in lines[2]
+    options = learner_options("gpm", "digits", "own", (1, 8, 8), output)
+    assert options == found["trials"][0]["options"]
 
 
 @pytest.mark.parametrize("scenario", PUBLISHED)
@@ -182,6 +205,8 @@ def test_committed_results_are_whole(path: Path) -> None:
     assert found["settings"]["fraction"] == 1
     for name, entry in found["learners"].items():
         count = len(entry["seeds"])
+        options = learner_options(name, scenario, "paper", (3 if "svhn" in scenario else 1, 28, 28))
+        assert entry["options"] == options_to_dict(options_from_dict(find_learner(name).Options, options)), name
         for part in ("accuracy", "seconds", "images_per_second", "parameters", "bytes_kept", "task_free", "decisions"):
             assert len(entry[part]) == count, (name, part)
         for matrix in entry["accuracy"]:

@@ -67,3 +67,9 @@ def test_a_stopped_run_ends_like_an_undisturbed_one(learner: str, tmp_path: Path
     for name, tensor in one.items():
         assert torch.equal(tensor, other[name]), name
     assert not (tmp_path / "parts" / "checkpoint.pt").exists()
+
+    log = (tmp_path / "whole" / "epochs.jsonl").read_bytes()
+    outcome, model = run(scenario, learner, settings, 3, folder=tmp_path / "whole", resume=True, options=options)
+    assert (tmp_path / "whole" / "epochs.jsonl").read_bytes() == log, "a finished run was done again"
+    assert outcome.to_dict() == json.loads((tmp_path / "whole" / "result.json").read_text())
+    assert torch.equal(model.state()[name], tensor)

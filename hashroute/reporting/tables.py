@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from rich.table import Table
@@ -57,10 +57,10 @@ def summary(content: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
                 _intransigence(entry, separate),
                 spread([found["all_classes"] for found in entry["task_free"]]),
                 spread([found["dataset"] for found in entry["task_free"]]),
-                f"{fmean(entry['images_per_second']):,.0f}",
-                f"{entry['parameters'][0]['encoder']:,}",
-                f"{entry['parameters'][0]['heads']:,}",
-                f"{sum(entry['bytes_kept'][0].values()) / 1000:,.0f}",
+                f"{median(entry['images_per_second']):,.0f}",
+                f"{fmean(found['encoder'] for found in entry['parameters']):,.0f}",
+                f"{fmean(found['heads'] for found in entry['parameters']):,.0f}",
+                f"{fmean(sum(found.values()) for found in entry['bytes_kept']) / 1000:,.0f}",
             ]
         )
     return headers, rows
