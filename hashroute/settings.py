@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
@@ -131,12 +130,14 @@ def settings_for(scenario: str, image_shape: Sequence[int], profile: Profile = "
         return PUBLISHED[scenario]
     side = min(image_shape[1:])
     encoder = _blocks(32, 64, 128) if side >= 32 else _blocks(16, 32, 64) if side >= 16 else _blocks(16, 32)
+    pool = 4 if side > 32 else 0
+    last = pool or side >> len(encoder)
     return Settings(
         epochs=_EPOCHS.get(scenario, (10,)),
         batch_size=32,
         encoder=encoder,
-        features=300 if math.prod(image_shape) <= 1024 else 2000,
-        pool=4 if side > 32 else 0,
+        features=encoder[-1].channels_out * last**2,  # as many as the plain encoder gives
+        pool=pool,
         head=HeadSpec() if classes <= 2 else LARGE_HEAD,
         learning_rate=2e-3,
         weight_decay=0.01,

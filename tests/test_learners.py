@@ -506,6 +506,12 @@ def test_a_diverging_learner_says_so() -> None:
         run(digits(1), "vc", short(1, learning_rate=1e30, one_cycle=False))
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64)])
+def test_heads_are_as_large_for_every_learner(shape: tuple[int, ...]) -> None:
+    settings = settings_for("mine", shape)
+    assert create_learner("vc", shape, settings).encoder(torch.zeros(1, *shape)).shape[1] == settings.features
+
+
 @pytest.mark.parametrize("scenario", PUBLISHED)
 def test_settings_come_back_from_json(scenario: str) -> None:
     settings = PUBLISHED[scenario]
