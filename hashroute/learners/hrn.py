@@ -80,11 +80,8 @@ class Decision:
         gain = ""
         if self.forked is not None and self.reused is not None:
             gain = f": {self.forked:.1f} % with units of its own, {self.reused:.1f} % without, ± {self.error:.1f}"
-        kept = (
-            f"{self.units_added} units, {self.bytes_added / 1000:,.0f} kB added"
-            if self.units_added
-            else "nothing added"
-        )
+        units = f"{self.units_added} units, " if self.units_added else ""
+        kept = f"{units}{self.bytes_added / 1000:,.0f} kB added" if self.bytes_added else "nothing added"
         self.said = f"{self.task}: {seen}{what} ({self.why}){gain}; {kept}"
 
 
