@@ -107,6 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        print(f"hashroute: {error or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
+        print(f"hashroute: {str(error) or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
         return 130
     return 0
