@@ -27,7 +27,7 @@ bench: $(VENV)/developing
 images: $(VENV)/developing  # the pictures in docs/images
 	$(BIN)/python docs/make_images.py
 
-pages: $(VENV)/developing  # tables and figures of docs/scenarios, from the files in results
+pages: $(VENV)/developing  # tables and figures of README and docs/scenarios, from the files in results
 	$(BIN)/python docs/make_pages.py
 
 clean:

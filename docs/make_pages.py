@@ -1,4 +1,4 @@
-"""Tables and figures of docs/scenarios, from the files in results.
+"""Tables and figures of README and docs/scenarios, from the files in results.
 
 A page holds places such as `<!-- summary svhn-cifar100-paper -->` ... `<!-- end -->`: what stands between is written
 anew. usage: python docs/make_pages.py      (make pages)
@@ -17,6 +17,7 @@ from hashroute.reporting.tables import markdown, summary, task_rows
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
+PAGES = [DOCS.parent / "README.md", *sorted((DOCS / "scenarios").glob("*.md"))]
 PLACE = re.compile(r"(<!-- (\w+) ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -36,9 +37,18 @@ def block(kind: str, name: str) -> str:
         return markdown(*task_rows(content))
     if kind == "ablation":
         return markdown(*ablation_rows(content)) + "\n" + made_with(content, name)
+    if kind == "headline":
+        return headline(content) + f"\n`{content['command']}`, [results/{name}.json](results/{name}.json)\n"
     if kind == "figure":
         return f"![accuracy of the first task, and mean over tasks, after each task](../images/{name}.png)\n"
     raise ValueError(f"there is no kind of place {kind!r}")
+
+
+def headline(content: dict[str, Any]) -> str:
+    """What matters most, for README."""
+    headers, rows = summary(content)
+    shown = ["learner", "final", "forgetting", "no task given"]
+    return markdown(shown, [[row[headers.index(name)] for name in shown] for row in rows])
 
 
 def options(name: str) -> str:
@@ -60,7 +70,7 @@ def fill(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in sorted((DOCS / "scenarios").glob("*.md")):
+    for page in PAGES:
         text = page.read_text()
         page.write_text(fill(text))
         for _, kind, name, _ in PLACE.findall(text):

@@ -38,9 +38,9 @@ class BenchSettings:
     """Settings of a comparison."""
 
     scenario: tyro.conf.Positional[str] = "digits"
-    """Which tasks to learn, by name."""
+    """Which tasks to learn: digits, pairwise-mnist, fashion-mnist, svhn-cifar100, split-cifar100, mixed, folders."""
     learners: tuple[str, ...] = ()
-    """Which learners to compare; all, if left out."""
+    """Which learners to compare: hrn, hrn-paper, vc, ewc, ell, gpm, hash-only, separate, joint; all, if left out."""
     seeds: int = 1
     """Runs of each learner, with seeds 0, 1, ..."""
     jobs: int = 1
