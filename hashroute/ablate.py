@@ -174,11 +174,14 @@ def _baseline_cells(baseline: dict[str, Any]) -> list[str]:
 
 
 def ablation_table(found: dict[str, Any]) -> Table:
-    """The differences from the baseline, for a terminal."""
-    headers, rows = ablation_rows(found)
-    table = Table(title="difference from the baseline, ± its standard error", title_justify="left", header_style="")
-    for number, name in enumerate(headers):
-        table.add_column(name, justify="left" if number == 0 else "right")
-    for row in rows:
-        table.add_row(*row)
+    """The differences from the baseline, for a terminal: each with its sign, and the paper's in brackets."""
+    title = "difference from the baseline, ± its standard error, its sign (the paper's)"
+    table = Table("change", title=title, title_justify="left", header_style="")
+    for name in MEASURES.values():
+        table.add_column(name, justify="right")
+    for name, *cells in ablation_rows(found)[1]:
+        groups = [cells[place : place + 3] for place in range(0, len(cells), 3)]
+        table.add_row(
+            name, *(f"{value} {sign or ' '} ({paper:>2})" if paper else value for value, sign, paper in groups)
+        )
     return table
