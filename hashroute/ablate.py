@@ -181,7 +181,6 @@ def ablation_table(found: dict[str, Any]) -> Table:
         table.add_column(name, justify="right")
     for name, *cells in ablation_rows(found)[1]:
         groups = [cells[place : place + 3] for place in range(0, len(cells), 3)]
-        table.add_row(
-            name, *(f"{value} {sign or ' '} ({paper:>2})" if paper else value for value, sign, paper in groups)
-        )
+        shown = [f"{value} {sign or ' '} ({paper:>2})" if paper else value for value, sign, paper in groups]
+        table.add_row(name, *shown)
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar, overload
@@ -219,18 +219,21 @@ class Learner(nn.Module):
 
     def _start(self, numbers: list[int], tasks: Sequence[Task]) -> None:
         settings = self.settings
-        kind = torch.optim.AdamW if settings.weight_decay else torch.optim.Adam
-        parameters = list(self.trainable(numbers))
-        optimizer = kind(parameters, settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
-        schedule = None
-        if settings.one_cycle:
-            steps = sum(
-                settings.epochs_of(number) * -(-len(task.train) // settings.batch_size)
-                for number, task in zip(numbers, tasks, strict=True)
-            )
-            schedule = OneCycleLR(optimizer, settings.learning_rate, max(2, steps), cycle_momentum=False)
-        self.course = Course(numbers, optimizer, schedule)
+        steps = sum(
+            settings.epochs_of(number) * -(-len(task.train) // settings.batch_size)
+            for number, task in zip(numbers, tasks, strict=True)
+        )
+        self.course = Course(numbers, *self.new_optimizer(self.trainable(numbers), steps))
         self.prepare(numbers)
+
+    def new_optimizer(self, weights: Iterable[nn.Parameter], steps: int) -> tuple[Optimizer, LRScheduler | None]:
+        """An optimiser for so many steps, and what changes its rate, as the settings say."""
+        settings = self.settings
+        kind = torch.optim.AdamW if settings.weight_decay else torch.optim.Adam
+        optimizer = kind(list(weights), settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+        if not settings.one_cycle:
+            return optimizer, None
+        return optimizer, OneCycleLR(optimizer, settings.learning_rate, max(2, steps), cycle_momentum=False)
 
     @property
     def epochs(self) -> int:

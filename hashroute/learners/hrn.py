@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import OneCycleLR
 
 from hashroute.forest import Forest
 from hashroute.hashing import FeatureHash
@@ -32,8 +31,6 @@ class HRNOptions:
     """Training images, labels unseen, that are compared with every memory before a task is learned."""
     recognised: float = -0.5
     """Data counts as a path's own if it is no less likely than usual by more than so many deviations."""
-    reuse_epochs: int = 5
-    """Passes over recorded features in which the head of a frozen path is trained."""
     directions: int = 16
     """m, principal directions of a memory."""
     memory_features: int = 1000
@@ -197,7 +194,8 @@ class HRN(Learner):
             self.ways.pop()
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed * 1000 + number)
-                head = self._train_head(seen, task.train.labels.to(self.device), task.classes)
+                labels = task.train.labels.to(self.device)
+                head = self._train_head(seen, labels, task.classes, self.settings.epochs_of(number))
             with torch.no_grad():
                 right = (head(held).argmax(1).cpu() == task.validation.labels).double()
             if best is None or right.mean().item() > best[0]:
@@ -207,19 +205,18 @@ class HRN(Learner):
         self.scratch = {"path": torch.tensor(best[1]), "right": best[2]}
         self.scratch |= {f"head.{name}": weight.clone() for name, weight in best[3].items()}
 
-    def _train_head(self, features: Tensor, labels: Tensor, classes: int) -> Head:
-        """A head on recorded features."""
+    def _train_head(self, features: Tensor, labels: Tensor, classes: int, epochs: int) -> Head:
+        """A head on recorded features, trained as long as any other."""
         head = Head(features.shape[1], self.settings.head, classes, norm=True).to(self.device)
-        batch, epochs, rate = 128, self.options.reuse_epochs, 2 * self.settings.learning_rate
-        optimizer = torch.optim.AdamW(head.parameters(), rate, weight_decay=self.settings.weight_decay, fused=True)
-        steps = max(2, epochs * -(-len(features) // batch))
-        schedule = OneCycleLR(optimizer, rate, steps, cycle_momentum=False)
+        batch = self.settings.batch_size
+        optimizer, schedule = self.new_optimizer(head.parameters(), epochs * -(-len(features) // batch))
         for _ in range(epochs):
             for rows in torch.randperm(len(features)).to(self.device).split(batch):
                 optimizer.zero_grad()
                 F.cross_entropy(head(features[rows]), labels[rows]).backward()
                 optimizer.step()
-                schedule.step()
+                if schedule is not None:
+                    schedule.step()
         return head.eval()
 
     # ---------------------------------------------------------------- after a task: keep or drop, freeze, remember
