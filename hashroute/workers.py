@@ -37,15 +37,21 @@ def side_by_side(jobs: int, function: Callable[..., Any], calls: Iterable[tuple[
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Processes that are started in here never see Ctrl-C, not even before `one_thread` has run in them."""
+    """Processes that are started in here never see Ctrl-C, and say nothing of being stopped."""
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they inherit it; what is only blocked joblib unblocks
+    warnings = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # joblib's own, about what it cleans up after a stop
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        if warnings is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = warnings
 
 
 def one_thread() -> None:
