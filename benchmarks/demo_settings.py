@@ -40,7 +40,7 @@ if __name__ == "__main__":
     for name, settings in VARIANTS.items():
         demo.NETWORK = settings
         runs = [demo.train(demo.DemoSettings(seed=seed), tasks, Console(quiet=True)) for seed in range(SEEDS)]
-        finals = [round(metrics.final(run.accuracy["hrn"]), 2) for run in runs]
+        finals = [round(metrics.final(run.accuracy["network"]), 2) for run in runs]
         rows.append({"name": name, "mean": round(statistics.mean(finals), 2), "lowest": min(finals), "final": finals})
         print(f"{name}: mean {rows[-1]['mean']}, lowest {rows[-1]['lowest']}", flush=True)
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")

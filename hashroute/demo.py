@@ -111,7 +111,7 @@ def train(settings: DemoSettings, tasks: Sequence[Task], console: Console) -> De
     network = HashRoutedNetwork((1, 8, 8), **NETWORK, seed=settings.seed).to(device)
     # Each learner: how it encodes, what of it is trained beside the heads, and its heads.
     learners: dict[str, tuple[Callable[[Tensor], Tensor], nn.Module | None, nn.ModuleList]] = {
-        "hrn": (lambda images: network(images).features, network, nn.ModuleList()),
+        "network": (lambda images: network(images).features, network, nn.ModuleList()),
         "hash-only": (network.image_hash.normalised, None, nn.ModuleList()),
     }
     accuracy: dict[str, list[list[float | None]]] = {name: [] for name in learners}
@@ -125,7 +125,7 @@ def train(settings: DemoSettings, tasks: Sequence[Task], console: Console) -> De
                 learn(task, encode, encoder, heads[-1], settings.epochs)
                 accuracy[name].append(accuracies(tasks, encode, heads))
                 progress.advance(bar)
-    return DemoRun([task.name for task in tasks], accuracy, network, learners["hrn"][2], time.perf_counter() - start)
+    return DemoRun([task.name for task in tasks], accuracy, network, learners["network"][2], time.perf_counter() - start)
 
 
 def run_demo(settings: DemoSettings, command: str, console: Console) -> Path:
@@ -163,7 +163,7 @@ def save(run: DemoRun, settings: DemoSettings, command: str, folder: Path) -> No
     learners: dict[str, Any] = {
         name: {"seeds": [settings.seed], "accuracy": [rows]} for name, rows in run.accuracy.items()
     }
-    learners["hrn"]["usage"] = run.network.bases.usage.tolist()
+    learners["network"]["usage"] = run.network.bases.usage.tolist()
     result = {"scenario": "digits", "tasks": run.tasks, "command": command, "learners": learners}
     (folder / "settings.json").write_text(json.dumps(described, indent=1) + "\n")
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -61,7 +61,7 @@ def test_it_takes_seconds_and_says_what_came_out(
 
 def test_it_remembers(finished: tuple[Path, subprocess.CompletedProcess[str], float]) -> None:
     learners = json.loads((finished[0] / "result.json").read_text())["learners"]
-    last = learners["hrn"]["accuracy"][0][-1]
+    last = learners["network"]["accuracy"][0][-1]
     assert sum(last) / len(last) >= 95
     control = learners["hash-only"]["accuracy"][0]
     for before, after in pairwise(control):  # nothing learned but the heads: nothing forgotten
@@ -80,7 +80,7 @@ def test_the_saved_model_gives_the_saved_accuracy(
     heads.load_state_dict(
         {name.removeprefix("heads."): tensor for name, tensor in state.items() if name.startswith("heads.")}
     )
-    saved = json.loads((folder / "result.json").read_text())["learners"]["hrn"]["accuracy"][0][-1]
+    saved = json.loads((folder / "result.json").read_text())["learners"]["network"]["accuracy"][0][-1]
     for task, head, expected in zip(load_scenario("digits").tasks, heads, saved, strict=True):
         images = pixels(task.test.images, torch.device("cpu"))
         right = (head(network(images).features).argmax(1) == task.test.labels).float().mean().item() * 100
@@ -121,7 +121,7 @@ def test_same_seed_same_result() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_it_remembers_with_any_seed(seed: int) -> None:
-    assert metrics.final(demo(seed, 10).accuracy["hrn"]) >= 95
+    assert metrics.final(demo(seed, 10).accuracy["network"]) >= 95
 
 
 def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
