@@ -125,7 +125,8 @@ def train(settings: DemoSettings, tasks: Sequence[Task], console: Console) -> De
                 learn(task, encode, encoder, heads[-1], settings.epochs)
                 accuracy[name].append(accuracies(tasks, encode, heads))
                 progress.advance(bar)
-    return DemoRun([task.name for task in tasks], accuracy, network, learners["network"][2], time.perf_counter() - start)
+    heads = learners["network"][2]
+    return DemoRun([task.name for task in tasks], accuracy, network, heads, time.perf_counter() - start)
 
 
 def run_demo(settings: DemoSettings, command: str, console: Console) -> Path:
