@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -16,11 +17,11 @@ from hashroute import metrics
 from hashroute.learners import find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.learners.hrn_paper import PUBLISHED
-from hashroute.scenarios import load_scenario
+from hashroute.scenarios import Scenario, load_scenario
 from hashroute.settings import PUBLISHED as SETTINGS
-from hashroute.storage import write_json
+from hashroute.storage import insert_seed, write_json
 from hashroute.training import run
-from hashroute.workers import one_thread, side_by_side
+from hashroute.workers import check_counts, side_by_side
 
 SCENARIO = "pairwise-mnist"
 
@@ -66,11 +67,9 @@ class AblateSettings:
 
 def run_ablation(settings: AblateSettings, console: Console) -> Path:
     """Run what the file does not hold yet, and show the differences from the baseline."""
-    for name, number in (("--seeds", settings.seeds), ("--jobs", settings.jobs)):
-        if number < 1:
-            raise ValueError(f"{name} is {number}: expected at least 1")
+    check_counts(seeds=settings.seeds, jobs=settings.jobs)
     path = settings.output
-    scenario = load_scenario(SCENARIO, settings.fraction)
+    scenario = _load(settings.fraction)
     found: dict[str, Any] = {
         "scenario": SCENARIO,
         "tasks": [task.name for task in scenario.tasks],
@@ -95,11 +94,7 @@ def run_ablation(settings: AblateSettings, console: Console) -> Path:
     left = [(n, s) for s in range(settings.seeds) for n in ROWS if s not in found["rows"][n]["seeds"]]
     work = ((settings.fraction, name, seed) for name, seed in left)
     for number, (name, seed, values) in enumerate(side_by_side(settings.jobs, _work, work), 1):
-        row = found["rows"][name]
-        place = sum(other < seed for other in row["seeds"])
-        row["seeds"].insert(place, seed)
-        for measure, value in values.items():
-            row.setdefault(measure, []).insert(place, value)
+        insert_seed(found["rows"][name], seed, values)
         found["command"] = _command(found)
         write_json(path, found)
         console.print(f"{number} of {len(left)}: {name}, seed {seed}", highlight=False, soft_wrap=True)
@@ -119,9 +114,13 @@ def _options(name: str) -> dict[str, Any]:
     return options_to_dict(options_from_dict(find_learner("hrn-paper").Options, options))
 
 
+@lru_cache(maxsize=1)  # a worker does several runs
+def _load(fraction: float) -> Scenario:
+    return load_scenario(SCENARIO, fraction)
+
+
 def _work(fraction: float, name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
-    one_thread()
-    scenario = load_scenario(SCENARIO, fraction)
+    scenario = _load(fraction)
     outcome, _ = run(scenario, "hrn-paper", "paper", seed, options={**PUBLISHED[SCENARIO], **ROWS[name]})
     measures = {
         "long_term": metrics.at_the_end(outcome.accuracy)[0],

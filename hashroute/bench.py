@@ -27,10 +27,10 @@ from hashroute.learners import LEARNERS, find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import Scenario, load_scenario
-from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
-from hashroute.storage import remove_unfinished, write_json
-from hashroute.training import check_same, describe, learner_options, run
-from hashroute.workers import one_thread, side_by_side
+from hashroute.settings import Profile, Settings, result_name, tuned_options
+from hashroute.storage import insert_seed, remove_unfinished, write_json
+from hashroute.training import check_same, describe, learner_options, run, scenario_settings
+from hashroute.workers import check_counts, side_by_side
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
 
 
 def _checked(settings: BenchSettings) -> BenchSettings:
-    for name, number in (
-        ("--seeds", settings.seeds),
-        ("--jobs", settings.jobs),
-        *(("--epochs", e) for e in settings.epochs),
-    ):
-        if number < 1:
-            raise ValueError(f"{name} is {number}: expected at least 1")
+    check_counts(seeds=settings.seeds, jobs=settings.jobs, epochs=min(settings.epochs, default=1))
     _import(settings.plugins)
     for name in settings.learners:
         find_learner(name)
@@ -181,8 +175,7 @@ def _options(settings: BenchSettings, name: str, scenario: Scenario) -> dict[str
 
 
 def _common(settings: BenchSettings, scenario: Scenario) -> Settings:
-    classes = max(task.classes for task in scenario.tasks)
-    common = settings_for(settings.scenario, scenario.image_shape, settings.settings, classes)
+    common = scenario_settings(scenario, settings.settings)
     return replace(common, epochs=settings.epochs) if settings.epochs else common
 
 
@@ -218,7 +211,6 @@ def _say(console: Console, name: str, seed: int, outcome: dict[str, Any]) -> Non
 
 def _work(settings: BenchSettings, name: str, seed: int) -> tuple[str, int, dict[str, Any] | None, str | None]:
     """One run, in a process of its own; returns what came out, or what went wrong."""
-    one_thread()
     folder = settings.run_folder(name, seed)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -369,10 +361,7 @@ class Results:
             self.content = self._read()
             entry = self.content["learners"].setdefault(learner, {"seeds": [], "options": self._options(learner)})
             if seed not in entry["seeds"]:
-                place = sum(other < seed for other in entry["seeds"])
-                entry["seeds"].insert(place, seed)
-                for name, value in outcome.items():
-                    entry.setdefault(name, []).insert(place, value)
+                insert_seed(entry, seed, outcome)
             order = {name: number for number, name in enumerate(LEARNERS)}
             learners = self.content["learners"]
             self.content["learners"] = {

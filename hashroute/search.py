@@ -19,10 +19,10 @@ from hashroute import metrics
 from hashroute.learners import LEARNERS, find_learner
 from hashroute.scenarios import load_scenario
 from hashroute.scenarios.base import Scenario
-from hashroute.settings import Profile, result_name, settings_for
+from hashroute.settings import Profile, result_name
 from hashroute.storage import write_json
-from hashroute.training import run
-from hashroute.workers import one_thread, side_by_side
+from hashroute.training import run, scenario_settings
+from hashroute.workers import check_counts, side_by_side
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,14 @@ class SearchSettings:
 
 def run_search(settings: SearchSettings, console: Console) -> Path:
     """Try every combination of each learner's grid; returns the file with all trials and the best options."""
-    for name, number in (("--seeds", settings.seeds), ("--jobs", settings.jobs), ("--tasks", settings.tasks or 1)):
-        if number < 1:
-            raise ValueError(f"{name} is {number}: expected at least 1")
+    check_counts(seeds=settings.seeds, jobs=settings.jobs, tasks=1 if settings.tasks is None else settings.tasks)
     for learner in settings.learners:
         if not find_learner(learner).grid:
             raise ValueError(f"learner {learner!r} has nothing to search for: leave it out")
     if not 0 < settings.fraction <= 1:
         raise ValueError(f"--fraction is {settings.fraction}: expected a number above 0, up to 1")
     scenario = _load(settings.scenario, settings.fraction, settings.tasks)
-    common = settings_for(
-        scenario.name, scenario.image_shape, settings.settings, max(t.classes for t in scenario.tasks)
-    )
+    common = scenario_settings(scenario, settings.settings)
     path = settings.output or Path(f"{result_name(settings.scenario, settings.settings)}-search.json")
     found: dict[str, Any] = {
         "scenario": settings.scenario,
@@ -77,7 +73,7 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
         for part in ("scenario", "tasks", "fraction", "settings"):
             if not isinstance(kept, dict) or kept.get(part) != found[part]:
                 raise ValueError(f"{path} holds a search with other {part}: choose another --output, or delete it")
-        found["trials"] = kept["trials"]
+        found["trials"], found["chosen"] = kept["trials"], choose(kept["trials"])
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, found)  # before the work: an unwritable folder should not cost a search
     done = [(trial["learner"], trial["options"], trial["seed"]) for trial in found["trials"]]
@@ -100,8 +96,6 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
             highlight=False,
             soft_wrap=True,
         )
-    found["chosen"] = choose(found["trials"])
-    write_json(path, found)
     table = Table("learner", "chosen", header_style="")
     for learner, options in found["chosen"].items():
         table.add_row(learner, ", ".join(f"{name} {value:g}" for name, value in options.items()))
@@ -130,7 +124,6 @@ def choose(trials: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _try(settings: SearchSettings, learner: str, options: dict[str, Any], seed: int) -> dict[str, Any]:
-    one_thread()
     scenario = _load(settings.scenario, settings.fraction, settings.tasks)
     usual = find_learner(learner).usual_options(scenario.name, scenario.image_shape)
     outcome, _ = run(scenario, learner, settings.settings, seed, options={**usual, **options}, evaluate_on="validation")

@@ -28,6 +28,13 @@ def write_json(path: Path, value: Any) -> None:
     replace_file(path, lambda file: file.write_text(text))
 
 
+def insert_seed(entry: dict[str, Any], seed: int, values: dict[str, Any]) -> None:
+    """Add what a seed gave to the lists of an entry of a result file, seeds in order."""
+    place = sum(other < seed for other in entry["seeds"])
+    for name, value in {"seeds": seed, **values}.items():
+        entry.setdefault(name, []).insert(place, value)
+
+
 def remove_unfinished(folder: Path, name: str = "*") -> None:
     """Remove what a killed process left half-written of a file, or of all files, in a folder."""
     for file in folder.glob(f".{name}.*.unfinished"):

@@ -77,6 +77,11 @@ class RunSettings:
     evaluate_on: Literal["test", "validation"] = "test"
 
 
+def scenario_settings(scenario: Scenario, profile: Profile) -> Settings:
+    """The settings that come with a scenario."""
+    return settings_for(scenario.name, scenario.image_shape, profile, max(task.classes for task in scenario.tasks))
+
+
 def learner_options(
     learner: str, scenario: str, profile: Profile, image_shape: tuple[int, ...], tuned: Path | None = None
 ) -> dict[str, Any]:
@@ -148,7 +153,7 @@ def run(
     profile: Profile = "own"
     if isinstance(settings, str):
         profile = settings
-        settings = settings_for(scenario.name, scenario.image_shape, profile, max(t.classes for t in scenario.tasks))
+        settings = scenario_settings(scenario, profile)
     if options is None:
         options = learner_options(learner, scenario.name, profile, scenario.image_shape)
     described = describe(scenario, learner, settings, seed, options, fraction, evaluate_on)

@@ -23,6 +23,7 @@ def side_by_side(jobs: int, function: Callable[..., Any], calls: Iterable[tuple[
     work = [delayed(function)(*call) for call in calls]
     if not work:
         return
+    one_thread()  # a single job runs in this process
     pool = Parallel(min(jobs, len(work)), return_as="generator_unordered", initializer=one_thread)
     try:
         with _without_interrupts():
@@ -33,6 +34,13 @@ def side_by_side(jobs: int, function: Callable[..., Any], calls: Iterable[tuple[
             "a worker process was killed from outside, perhaps for want of memory; what was finished is kept: "
             "give the same command again (bench: with --resume), perhaps with fewer --jobs"
         ) from None
+
+
+def check_counts(**counts: int) -> None:
+    """Raise an error unless each of these options, by name, is at least 1."""
+    for name, number in counts.items():
+        if number < 1:
+            raise ValueError(f"--{name} is {number}: expected at least 1")
 
 
 @contextmanager
@@ -64,7 +72,7 @@ def one_thread() -> None:
 
 
 def keep_memory() -> None:
-    """Let the C library keep freed memory for the next batch: getting it anew costs a fifth of a step."""
+    """Let the C library keep freed memory for the next batch: getting it anew costs a seventh of a step."""
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None)

@@ -487,6 +487,11 @@ class Head(nn.Sequential):
         super().__init__(*layers, nn.Linear(features, classes))
 
 
+def evenly(total: int, count: int) -> Tensor:
+    """So many rows, evenly spread over all, or all: (count,)."""
+    return torch.linspace(0, total - 1, min(count, total)).round().long()
+
+
 def clock(device: torch.device) -> float:
     """Seconds: of the processor where that does the work, so that other processes do not count; else passed."""
     return time.process_time() if device.type == "cpu" else time.perf_counter()

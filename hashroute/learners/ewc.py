@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from hashroute.learners.base import register_learner
+from hashroute.learners.base import evenly, register_learner
 from hashroute.learners.plain import Vanilla
 from hashroute.scenarios import Task
 
@@ -69,8 +69,7 @@ class EWC(Vanilla):
     def fisher(self, task: Task, number: int, chunk: int = 50) -> dict[str, Tensor]:
         """The diagonal Fisher information of the class log-likelihood, at the present weights, by name of weight."""
         weights = {name: weight.detach() for name, weight in self.encoder.named_parameters()}
-        count = min(self.options.samples, len(task.train))
-        rows = torch.linspace(0, len(task.train) - 1, count).round().long()
+        rows = evenly(len(task.train), self.options.samples)
         classes = torch.arange(task.classes, device=self.device)
 
         def log_likelihood(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,5 +90,5 @@ class EWC(Vanilla):
             gradients, likely = gradient(weights, images, labels)
             share = torch.ones_like(likely) if self.options.empirical else likely
             for name, each in gradients.items():
-                fisher[name] += torch.einsum("n,n...->...", share, each.square()) / count
+                fisher[name] += torch.einsum("n,n...->...", share, each.square()) / len(rows)
         return fisher

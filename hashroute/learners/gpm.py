@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hashroute.learners.base import register_learner
+from hashroute.learners.base import evenly, register_learner
 from hashroute.learners.plain import Vanilla
 from hashroute.scenarios import Task
 
@@ -69,8 +69,7 @@ class GPM(Vanilla):
     @torch.no_grad()
     def _energies(self, task: Task, number: int) -> list[Tensor]:
         """For each convolution the sum of x x' over the patches x that it sees, each with a 1 at its end."""
-        count = min(self.options.samples, len(task.train))
-        rows = torch.linspace(0, len(task.train) - 1, count).round().long()
+        rows = evenly(len(task.train), self.options.samples)
         energies: list[Tensor] = []
         layers = list(self._layers())
         for part in rows.split(100):

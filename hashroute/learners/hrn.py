@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hashroute.forest import Forest
 from hashroute.hashing import FeatureHash
-from hashroute.learners.base import Head, Learner, register_learner
+from hashroute.learners.base import Head, Learner, evenly, register_learner
 from hashroute.memory import Memories
 from hashroute.scenarios import Task
 
@@ -325,4 +325,4 @@ class HRN(Learner):
 
 def _spread(images: Tensor, count: int) -> Tensor:
     """So many images, evenly spread over all, or all."""
-    return images[torch.linspace(0, len(images) - 1, min(count, len(images))).round().long()]
+    return images[evenly(len(images), count)]
