@@ -1,11 +1,12 @@
-"""What data was like: a small Gaussian in hash space, under which other data is more or less likely.
+"""What data was like: a small Gaussian in hash space, from which other data is more or less far.
 
-The Gaussian of a task's hash vectors h: mean mu, m principal directions V with variances lambda, and one variance for
-all other directions. With c = h - mu and q = V c,
+What is hashed are the edges in images. The Gaussian of a task's hash vectors h has a mean mu, m principal directions V
+with variances lambda, and one variance for all other directions. With c = h - mu and q = V c,
 
     -2 log p(h) = sum_i q_i^2 / lambda_i + (|c|^2 - |q|^2) / rest + sum_i log lambda_i + (s - m) log rest + s log 2 pi
 
-Many of them are scored in one matrix product, since V and mu of all stand in one matrix.
+Many of them are scored in one matrix product, since V and mu of all stand in one matrix. A sample has a likelihood. A
+batch has more: a Gaussian of its own, and what that tells from the remembered one is their divergence.
 """
 
 from __future__ import annotations
@@ -14,9 +15,25 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, normalize
 
 LEAST_VARIANCE = 1e-10
 """Of any direction: data that never varies would make everything else infinitely unlikely."""
+
+
+EDGES = 8
+"""Side of the grid on which edges are remembered."""
+
+
+def edges(images: Tensor) -> Tensor:
+    """Where images rise and fall, and how much: what of them tells one kind of data from another.
+
+    images: (n, channels, height, width). Returns the square roots of mean slopes to the right, left, down and up, on a
+    grid: (n, 4 channels, 8, 8). Brightness has no part in it, and contrast only as a factor.
+    """
+    across, down = images.diff(dim=3), images.diff(dim=2)
+    slopes = [adaptive_avg_pool2d(each.clamp_min(0), EDGES) for slope in (across, down) for each in (slope, -slope)]
+    return torch.cat(slopes, 1).sqrt()
 
 
 class Memories(nn.Module):
@@ -62,8 +79,8 @@ class Memories(nn.Module):
         count = self.directions.shape[1]
         data = seen.cpu().double()  # not every device has float64
         mean = data.mean(0)
-        _, sizes, vectors = torch.linalg.svd((data - mean) / max(1, len(data) - 1) ** 0.5, full_matrices=False)
-        values, vectors = _pad(sizes.square(), count), _pad(vectors, count)
+        values, vectors = _principal((data - mean) / max(1, len(data) - 1) ** 0.5)
+        values, vectors = _pad(values, count), _pad(vectors, count)
         rest = (values[count:].sum() / (data.shape[1] - count)).clamp_min(LEAST_VARIANCE)
         new = {
             "means": mean,
@@ -81,21 +98,59 @@ class Memories(nn.Module):
 
     @torch.no_grad()
     def log_likelihood(self, hashed: Tensor) -> Tensor:
-        """hashed: (n, s). Returns log p(h) under every memory: (n, memories)."""
-        several, count, features = self.directions.shape
+        """hashed: (n, s). Returns log p(h) of every row under every memory: (n, memories)."""
+        along, across = self._apart(hashed)
+        features, count = self.means.shape[1], self.variances.shape[1]
+        volume = self.variances.log().sum(1) + (features - count) * self.rests.log() + features * math.log(2 * math.pi)
+        likely: Tensor = -0.5 * ((along.square() / self.variances).sum(2) + across / self.rests + volume)
+        return likely
+
+    @torch.no_grad()
+    def divergence(self, hashed: Tensor) -> Tensor:
+        """hashed: (n, s), a batch of the same kind. Returns how far its Gaussian is from every memory: (memories,).
+
+        The Kullback-Leibler divergence in nats, directions of a memory taken as those of the batch: near 0 for more of
+        the same data, whatever its likelihood. What n samples would differ by in the mean is subtracted.
+        """
+        n, others = len(hashed), self.means.shape[1] - self.variances.shape[1]
+        along, across = self._apart(hashed)  # of which the mean square is variance + shift^2
+        shift, spread = along.mean(0), along.var(0)
+        spare = hashed.var(0).sum() - spread.sum(1)  # summed over all other directions
+        drift = (across.mean(0) - spare * (n - 1) / n).clamp_min(0) - spare / n
+        inside = (shift.square() / self.variances + _excess(spread / self.variances)).sum(1)
+        outside = drift / self.rests + others * _excess(spare / others / self.rests)
+        divergence: Tensor = 0.5 * (inside + outside)
+        return divergence
+
+    def _apart(self, hashed: Tensor) -> tuple[Tensor, Tensor]:
+        """q, (n, memories, m), and |c|^2 - |q|^2, (n, memories)."""
+        several, count, _ = self.directions.shape
         table = torch.cat([self.directions.flatten(0, 1), self.means])  # all that h is multiplied with
         products = hashed @ table.T
         along = (
             products[:, : several * count].view(-1, several, count) - (self.directions @ self.means[:, :, None])[..., 0]
         )
         distance = hashed.square().sum(1)[:, None] - 2 * products[:, several * count :] + self.means.square().sum(1)
-        across = (distance - along.square().sum(2)).clamp_min(0)
-        volume = self.variances.log().sum(1) + (features - count) * self.rests.log() + features * math.log(2 * math.pi)
-        likely: Tensor = -0.5 * ((along.square() / self.variances).sum(2) + across / self.rests + volume)
-        return likely
+        return along, (distance - along.square().sum(2)).clamp_min(0)
 
     def extra_repr(self) -> str:
         return f"{len(self)} of {self.directions.shape[1]} directions in {self.means.shape[1]} dimensions"
+
+
+def _principal(data: Tensor) -> tuple[Tensor, Tensor]:
+    """Variances, falling, and the directions they belong to, of centred rows; by the smaller of two products."""
+    n, features = data.shape
+    values, vectors = torch.linalg.eigh(data.T @ data if features <= n else data @ data.T)
+    values, vectors = values.flip(0).clamp_min(0), vectors.flip(1).T
+    if features > n:
+        known = values > values[0] * 1e-12  # the rest has no direction
+        values, vectors = values[known], normalize(vectors[known] @ data)
+    return values, vectors
+
+
+def _excess(ratio: Tensor) -> Tensor:
+    """r - 1 - log r: 0 where two variances agree, above elsewhere."""
+    return ratio - 1 - ratio.clamp_min(LEAST_VARIANCE).log()
 
 
 def _pad(rows: Tensor, count: int) -> Tensor:

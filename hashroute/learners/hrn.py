@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 
 from hashroute.forest import Forest
 from hashroute.hashing import FeatureHash
-from hashroute.learners.base import Head, Learner, evenly, register_learner
-from hashroute.memory import Memories
+from hashroute.learners.base import Learner, evenly, register_learner
+from hashroute.memory import Memories, edges
 from hashroute.scenarios import Task
+
+SAME_CLASSES = "the same data, the same classes"
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class HRNOptions:
     """Add no units where all that is kept, heads included, would weigh more than this; None for no bound."""
     looked_at: int = 500
     """Training images, labels unseen, that are compared with every memory before a task is learned."""
-    recognised: float = -0.5
-    """Data counts as a path's own if it is no less likely than usual by more than so many deviations."""
+    recognised: float = 20.0
+    """Data is taken for remembered data that it is no more nats away from."""
     directions: int = 16
     """m, principal directions of a memory."""
     memory_features: int = 1000
@@ -50,8 +53,8 @@ class Decision:
     """fresh: first units; fork: units of its own; reuse: a head on the units of another task."""
     looks_like: str | None = None
     """The task whose data it was taken for."""
-    familiarity: float | None = None
-    """Of its data to the path that knows it best: deviations from what is usual there."""
+    distance: float | None = None
+    """Of its data from the remembered data that it is most like, in nats."""
     parent: str | None = None
     """The task whose units were forked, or reused."""
     why: str = "nothing was learned before"
@@ -70,9 +73,9 @@ class Decision:
     def say(self) -> None:
         """Write the line."""
         seen = ""
-        if self.familiarity is not None:
+        if self.distance is not None:
             like = f"like {self.looks_like}" if self.looks_like else "like nothing so far"
-            seen = f"looks {like} ({self.familiarity:+.1f}); "
+            seen = f"looks {like} ({self.distance:,.1f} nats away); "
         what = {"fresh": "fresh units", "fork": f"forks {self.parent}", "reuse": f"reuses {self.parent}"}[self.action]
         gain = ""
         if self.forked is not None and self.reused is not None:
@@ -86,9 +89,10 @@ class Decision:
 class HRN(Learner):
     """Paths of frozen units, forked from one another. A head remembers its path, so nothing is ever forgotten.
 
-    A task's data is looked at, and compared with what every path remembers. A head is trained on the frozen units of
-    the most recent path, or of the one that is recognised. Then these units are forked and trained; the fork stays if
-    it beats the head on validation images by more than two standard errors, and is frozen for good.
+    A task's data is looked at, and compared with what is remembered. A head is trained on the frozen units of the most
+    recent path, or of the one whose data and classes are the same. Then these units are forked and trained together
+    with that head. The fork stays, frozen for good, if validation images show that it gained something; for classes
+    that a head knows already, that it gained more than two standard errors.
     """
 
     Options = HRNOptions
@@ -139,16 +143,16 @@ class HRN(Learner):
         if not self.ways:
             self.ways.append(self.encoder.grow())
         else:
-            known = self.familiarity(_spread(task.train.images, self.options.looked_at), first).mean(0)
-            best = int(known.argmax())
-            decision.familiarity = float(known[best])
-            recognised = decision.familiarity >= self.options.recognised
+            far = self.memories.divergence(self._hashed(_spread(task.train.images, self.options.looked_at)))
+            best = int(far.argmin())
+            decision.distance = float(far[best])
+            recognised = decision.distance <= self.options.recognised
             familiar = self.ways[self.known_as.index(best)]
             parent, decision.why = len(self.encoder) - 1, "the most recent units"
             if recognised:
                 decision.looks_like = self.tasks[self.known_as.index(best)].name
                 if self._same_classes(task, familiar) is not None:
-                    parent, decision.why = familiar, "the same classes"
+                    parent, decision.why = familiar, SAME_CLASSES
             bound = self._at_bound()
             if bound:
                 parent, decision.why = familiar, "the most familiar units, at the bound on growth"
@@ -159,7 +163,7 @@ class HRN(Learner):
             if bound:
                 self.ways.append(parent)
             else:
-                self._try_reuse(task, first, sorted({parent, familiar} if recognised else {parent}), decision)
+                self._try_reuse(task, first, parent, {parent, familiar} if recognised else {parent}, decision)
                 self.ways.append(self.encoder.grow(parent, self.options.rank))
         self.decisions.append(asdict(decision))
         self.to(self.device)
@@ -185,29 +189,34 @@ class HRN(Learner):
         size, count = self.memory_hash.features, self.options.directions
         return int(4 * (size * (count + 1) + count + 3))
 
-    def _try_reuse(self, task: Task, number: int, paths: Sequence[int], decision: Decision) -> None:
-        """Train a head on each path's features as they are; what the best one can do is kept until the task's end."""
-        best: tuple[float, int, Tensor, dict[str, Tensor]] | None = None
-        for path in paths:
+    def _try_reuse(self, task: Task, number: int, parent: int, paths: set[int], decision: Decision) -> None:
+        """Train a head on each path's features as they are; what the best one can do is kept until the task's end.
+
+        The parent's becomes the task's head: a fork that starts with a head of random weights first forgets.
+        """
+        best, start = -1.0, self.heads[number].state_dict()
+        for path in sorted(paths):
             self.ways.append(path)
             seen, held = (self.encode(split.images, number) for split in (task.train, task.validation))
             self.ways.pop()
+            head = copy.deepcopy(self.heads[number])
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed * 1000 + number)
-                labels = task.train.labels.to(self.device)
-                head = self._train_head(seen, labels, task.classes, self.settings.epochs_of(number))
+                self._train_head(head, seen, task.train.labels.to(self.device), self.settings.epochs_of(number))
             with torch.no_grad():
                 right = (head(held).argmax(1).cpu() == task.validation.labels).double()
-            if best is None or right.mean().item() > best[0]:
-                best = (right.mean().item(), path, right, head.state_dict())
-        assert best is not None
-        decision.reused = 100 * best[0]
-        self.scratch = {"path": torch.tensor(best[1]), "right": best[2]}
-        self.scratch |= {f"head.{name}": weight.clone() for name, weight in best[3].items()}
+            if path == parent:
+                start = head.state_dict()
+            if right.mean().item() > best:
+                best = right.mean().item()
+                self.scratch = {"path": torch.tensor(path), "right": right}
+                self.scratch |= {f"head.{name}": weight.clone() for name, weight in head.state_dict().items()}
+        decision.reused = 100 * best
+        self.heads[number].load_state_dict(start)
 
-    def _train_head(self, features: Tensor, labels: Tensor, classes: int, epochs: int) -> Head:
-        """A head on recorded features, trained as long as any other."""
-        head = Head(features.shape[1], self.settings.head, classes, norm=True).to(self.device)
+    def _train_head(self, head: nn.Module, features: Tensor, labels: Tensor, epochs: int) -> None:
+        """Train a head on recorded features, as long as any other."""
+        head.train()
         batch = self.settings.batch_size
         optimizer, schedule = self.new_optimizer(head.parameters(), epochs * -(-len(features) // batch))
         for _ in range(epochs):
@@ -217,7 +226,7 @@ class HRN(Learner):
                 optimizer.step()
                 if schedule is not None:
                     schedule.step()
-        return head.eval()
+        head.eval()
 
     # ---------------------------------------------------------------- after a task: keep or drop, freeze, remember
 
@@ -244,52 +253,38 @@ class HRN(Learner):
         else:
             self.known_as.append(len(self.memories))
             splits = (_spread(split.images, self.options.remembered) for split in (task.train, task.validation))
-            self.memories.write(*(self._hashed(images, first) for images in splits))
+            self.memories.write(*map(self._hashed, splits))
             decision.bytes_added += self._memory_bytes()
         decision.say()
         self.decisions[-1] = asdict(decision)
 
     def _earned(self, task: Task, number: int, decision: Decision) -> bool:
-        """Whether the fork beats the reused units by more than two standard errors of the paired difference."""
+        """Whether the fork beats the reused units: for classes known there, by more than two standard errors."""
         right = (self.predict(task.validation.images, number).cpu() == task.validation.labels).double()
         difference = right - self.scratch["right"].cpu()
         decision.forked = 100 * right.mean().item()
         error = difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else 0.0
         decision.error = 100 * error
-        return difference.mean().item() > 2 * error
+        known = decision.why == SAME_CLASSES
+        return difference.mean().item() > (2 * error if known else 0.0)
 
     # ---------------------------------------------------------------- what it remembers of data
 
     @torch.no_grad()
-    def _hashed(self, images: Tensor, task: int) -> Tensor:
-        """Hash vectors of images, scaled for a task: (n, memory features)."""
-        return torch.cat([self.memory_hash.normalised(self.scale(part, task)) for part in self._parts(images)])
+    def _hashed(self, images: Tensor) -> Tensor:
+        """Hash vectors of the edges in images: (n, memory features)."""
+        parts = (edges(part.to(self.device).to(self._place.dtype)) for part in self._parts(images))
+        return torch.cat([self.memory_hash.normalised(part) for part in parts])
 
-    def familiarity(self, images: Tensor, task: int | None = None) -> Tensor:
-        """(n, memories) how likely images are beside what is usual for remembered data, in deviations.
-
-        Images are scaled as those of a task; by default as those of the task that each memory is of.
-        """
+    def familiarity(self, images: Tensor) -> Tensor:
+        """(n, memories) how likely images are beside what is usual for remembered data, in deviations."""
         usual = self.memories.usual
-        return (self._log_likelihood(images, task) - usual[:, 0]) / usual[:, 1].clamp_min(1e-6)
-
-    def _log_likelihood(self, images: Tensor, task: int | None = None) -> Tensor:
-        """(n, memories)"""
-        if task is not None:
-            return self.memories.log_likelihood(self._hashed(images, task))
-        likely: dict[Any, Tensor] = {}
-        columns = []
-        for memory in range(len(self.memories)):
-            owner = self.known_as.index(memory)
-            key = self.scaling(owner)
-            if key not in likely:
-                likely[key] = self._log_likelihood(images, owner)
-            columns.append(likely[key][:, memory])
-        return torch.stack(columns, 1)
+        likely = self.memories.log_likelihood(self._hashed(images))
+        return (likely - usual[:, 0]) / usual[:, 1].clamp_min(1e-6)
 
     def asked(self, images: Tensor) -> Tensor:
         """Heads of tasks whose data makes an image about as likely as the data that makes it most likely."""
-        likely = self._log_likelihood(images)
+        likely = self.memories.log_likelihood(self._hashed(images))
         best = likely.max(1, keepdim=True).values
         chosen: Tensor = likely >= best - self.options.within * best.abs()
         learning = len(self.tasks) - len(self.known_as)  # a task that is being learned has no memory yet
