@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from hashroute import metrics
 from hashroute.data import Split
 from hashroute.learners import Learner, create_learner, find_learner, load_learner
 from hashroute.learners.base import clock, options_from_dict, options_to_dict
@@ -37,6 +38,8 @@ class Outcome:
     bytes_kept: dict[str, int] = field(default_factory=dict)
     task_free: dict[str, float] = field(default_factory=dict)
     """With no task given: answers of the right class among all, and samples taken for the right data set."""
+    right: list[str] = field(default_factory=list)
+    """Which test images of each task were answered right at the end, with the task given: see `metrics.pack`."""
     decisions: list[Any] = field(default_factory=list)
     """What the learner decided, task by task."""
     routing: list[dict[str, Any]] = field(default_factory=list)
@@ -214,7 +217,7 @@ class _Run:
                 "loss": log.loss,
                 "train_accuracy": log.accuracy,
                 "validation_accuracy": sum(
-                    accuracy(learner, task.validation, number)
+                    100 * answered(learner, task.validation, number).double().mean().item()
                     for number, task in zip(course.tasks, learned, strict=True)
                 )
                 / len(learned),
@@ -236,7 +239,8 @@ class _Run:
         """A row of the accuracy matrix; after the last task everything that is said about the whole."""
         learner, tasks = self.learner, self.scenario.tasks
         known = len(learner.tasks)
-        row: list[float | None] = [accuracy(learner, self._images(task), n) for n, task in enumerate(tasks[:known])]
+        right = [answered(learner, self._images(task), number) for number, task in enumerate(tasks[:known])]
+        row: list[float | None] = [100 * each.double().mean().item() for each in right]
         for _ in range(len(self.outcome.accuracy), known - 1):  # learned together: nothing was known before
             self.outcome.accuracy.append([None] * len(tasks))
         self.outcome.accuracy.append(row + [None] * (len(tasks) - known))
@@ -246,6 +250,7 @@ class _Run:
             self.outcome.routing.append(routing)
             record["unchanged_paths"] = routing["unchanged_paths"]
         if known == len(tasks):
+            self.outcome.right = [metrics.pack(each.numpy()) for each in right]
             self.outcome.parameters = learner.parameter_counts()
             self.outcome.bytes_kept = learner.bytes_kept()
             self.outcome.task_free = task_free_accuracy(learner, [(task, self._images(task)) for task in tasks])
@@ -351,9 +356,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def accuracy(learner: Learner, split: Split, task: int) -> float:
-    """Percent of right answers with the task given."""
-    return 100 * (learner.predict(split.images, task).cpu() == split.labels).double().mean().item()
+def answered(learner: Learner, split: Split, task: int) -> Tensor:
+    """(n,) which images are answered right with the task given."""
+    return learner.predict(split.images, task).cpu() == split.labels
 
 
 def task_free_accuracy(learner: Learner, data: list[tuple[Task, Split]]) -> dict[str, float]:
