@@ -13,7 +13,7 @@ from typing import Any
 
 from hashroute.ablate import ablation_rows
 from hashroute.reporting.figures import accuracy_figure
-from hashroute.reporting.tables import markdown, summary, task_rows
+from hashroute.reporting.tables import lead_rows, markdown, summary, task_rows
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -35,6 +35,8 @@ def block(kind: str, name: str) -> str:
         return markdown(*summary(content)) + "\n" + made_with(content, name)
     if kind == "tasks":
         return markdown(*task_rows(content))
+    if kind == "lead":
+        return markdown(*lead_rows(content))
     if kind == "ablation":
         return markdown(*ablation_rows(content)) + "\n" + made_with(content, name)
     if kind == "headline":

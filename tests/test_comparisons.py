@@ -8,26 +8,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from hashroute import ablate
+from hashroute import ablate, metrics
 from hashroute.cli import main
 from hashroute.data import Split, dataset_status
 from hashroute.learners import LEARNERS, find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.reporting.figures import STYLES, accuracy_figure
 from hashroute.reporting.paper import PAPER
-from hashroute.reporting.tables import markdown, spread, summary, task_rows
+from hashroute.reporting.tables import lead_rows, markdown, spread, summary, task_rows
 from hashroute.scenarios import SCENARIOS, Scenario, load_scenario
 from hashroute.search import SearchSettings, choose, combinations
 from hashroute.search import _try as search_trial
-from hashroute.settings import PUBLISHED, result_name, tuned_options
+from hashroute.settings import PUBLISHED, result_name, settings_for, tuned_options
 from hashroute.training import learner_options
 
 ROOT = Path(__file__).parent.parent
-RESULTS = sorted((ROOT / "results").glob("*-paper.json"))
+RESULTS = [path for path in sorted((ROOT / "results").glob("*.json")) if not path.stem.startswith("ablation")]
 
 
 def content() -> dict[str, Any]:
@@ -65,6 +66,18 @@ def test_the_paper_stands_below_the_learner_it_speaks_of() -> None:
     assert rows[-1] == ["joint", "89.0", "97.0", "93.0"]
     lines = markdown(headers, rows).splitlines()
     assert len({line.count("|") for line in lines}) == 1
+
+
+def test_a_lead_is_counted_over_the_seeds_that_both_have() -> None:
+    found = content()
+    some, all_right = np.array([True, False] * 50), np.ones(100, bool)
+    for name, seeds in (("vc", [some, some]), ("separate", [all_right])):
+        found["learners"][name]["right"] = [[metrics.pack(right)] * 2 for right in seeds]
+    headers, rows = lead_rows(found, "separate")
+    assert headers[0] == "separate against"
+    assert [(row[0], row[1], row[3]) for row in rows] == [("vc", "+50.00", "1")], "joint says nothing of its answers"
+    low, high = map(float, rows[0][2].split(" to "))
+    assert 40 < low < 50 < high < 60
 
 
 def test_the_help_names_every_scenario_and_learner(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,15 +217,17 @@ def test_an_ablation_is_written_down_and_gone_on_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_committed_results_are_whole(path: Path) -> None:
     found = json.loads(path.read_text())
-    scenario, tasks = found["scenario"], found["tasks"]
-    assert path.stem == result_name(scenario, "paper")
-    assert set(found["learners"]) == set(LEARNERS)
+    scenario, tasks, profile = found["scenario"], found["tasks"], found["settings"]["profile"]
+    assert path.stem == result_name(scenario, profile)
+    least = set(LEARNERS) if profile == "paper" else {"hrn", "vc", "gpm", "hash-only", "separate"}
+    assert least <= set(found["learners"]) <= set(LEARNERS)
+    shape = (1, 28, 28) if "mnist" in scenario else (3, 32, 32)
     kept = {name: value for name, value in found["settings"].items() if name not in ("profile", "fraction")}
-    assert kept == PUBLISHED[scenario].to_dict()
+    assert kept == settings_for(scenario, shape, profile, 2 if scenario == "pairwise-mnist" else 10).to_dict()
     assert found["settings"]["fraction"] == 1
     for name, entry in found["learners"].items():
         count = len(entry["seeds"])
-        options = learner_options(name, scenario, "paper", (3 if "svhn" in scenario else 1, 28, 28))
+        options = learner_options(name, scenario, profile, shape)
         assert entry["options"] == options_to_dict(options_from_dict(find_learner(name).Options, options)), name
         for part in ("accuracy", "seconds", "images_per_second", "parameters", "bytes_kept", "task_free", "decisions"):
             assert len(entry[part]) == count, (name, part)

@@ -77,6 +77,25 @@ def _intransigence(entry: dict[str, Any], separate: dict[str, Any] | None) -> st
     return spread([metrics.intransigence(ours, other) for ours, other in pairs]) if pairs else ""
 
 
+def lead_rows(content: dict[str, Any], who: str = "hrn") -> tuple[list[str], list[list[str]]]:
+    """Headers, and a row for each other learner: how far one is ahead of it in final accuracy, with the interval."""
+    headers = [f"{who} against", "ahead by", "95 % interval", "seeds"]
+    ours = _answers(content["learners"].get(who, {}))
+    rows = []
+    for name, entry in content["learners"].items():
+        theirs = _answers(entry)
+        seeds = sorted(ours.keys() & theirs.keys())
+        if name != who and seeds:
+            mean, low, high = metrics.ahead([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+            rows.append([name, f"{mean:+.2f}", f"{low:+.2f} to {high:+.2f}", str(len(seeds))])
+    return headers, rows
+
+
+def _answers(entry: dict[str, Any]) -> dict[int, list[str]]:
+    """By seed, which test images were answered right; older files do not say so."""
+    return dict(zip(entry["seeds"], entry["right"], strict=True)) if "right" in entry else {}
+
+
 def summary_table(content: dict[str, Any]) -> Table:
     """The summary for a terminal: what matters most."""
     headers, rows = summary(content)
