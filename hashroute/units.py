@@ -130,7 +130,7 @@ class _Block(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         spec, layer = self.spec, self.convolution
         self._check_fits(maps, spec.kernel_size, spec.padding, "kernel")
-        if spec.max_pool > 1:  # pooling is several times as fast so
+        if spec.max_pool > 1 and len(maps) > 1:  # pooling is several times as fast so; vmap, over single images, cannot
             maps = maps.contiguous(memory_format=torch.channels_last)
         weight = layer.weight if maps.shape[1] == layer.in_channels else layer.weight[:, : maps.shape[1]]
         maps = _convolve(maps, weight, layer.bias, spec.stride, spec.padding)
