@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar, overload
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 import torch
 import torch.nn.functional as F
@@ -70,6 +70,14 @@ class TaskFree(NamedTuple):
 
     tasks: Tensor
     labels: Tensor
+
+
+class Familiar(NamedTuple):
+    """How well images are known, by each of a learner's units or memories."""
+
+    parts: Literal["units", "memories"]
+    values: Tensor
+    """(n, parts)"""
 
 
 @dataclass
@@ -189,6 +197,10 @@ class Learner(nn.Module):
     def analyse(self, images: Tensor, task: int) -> dict[str, Any]:  # noqa: ARG002
         """What a kind of learner can say about its own work on images of a task, for the log."""
         return {}
+
+    def known_by(self, images: Tensor, task: int) -> Familiar | None:  # noqa: ARG002
+        """How well its units or memories know images of a task, where it has such."""
+        return None
 
     # ---------------------------------------------------------------- learning
 

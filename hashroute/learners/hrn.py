@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hashroute.forest import Forest
 from hashroute.hashing import FeatureHash
-from hashroute.learners.base import Learner, evenly, register_learner
+from hashroute.learners.base import Familiar, Learner, evenly, register_learner
 from hashroute.memory import Memories, edges
 from hashroute.scenarios import Task
 
@@ -281,6 +281,10 @@ class HRN(Learner):
         usual = self.memories.usual
         likely = self.memories.log_likelihood(self._hashed(images))
         return (likely - usual[:, 0]) / usual[:, 1].clamp_min(1e-6)
+
+    def known_by(self, images: Tensor, task: int) -> Familiar:  # noqa: ARG002
+        """The familiarity of images to every memory."""
+        return Familiar("memories", self.familiarity(images))
 
     def asked(self, images: Tensor) -> Tensor:
         """Heads of tasks whose data makes an image about as likely as the data that makes it most likely."""
