@@ -20,7 +20,7 @@ from rich.console import Console
 
 from hashroute import metrics
 from hashroute.devices import find_device
-from hashroute.learners import LEARNERS, find_learner
+from hashroute.learners import LEARNERS, find_learner, import_plugins
 from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.reporting.live import Job, live_table
 from hashroute.reporting.tables import summary_table
@@ -133,7 +133,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
 
 def _checked(settings: BenchSettings) -> BenchSettings:
     check_counts(seeds=settings.seeds, jobs=settings.jobs, epochs=min(settings.epochs, default=1))
-    _import(settings.plugins)
+    import_plugins(settings.plugins)
     for name in settings.learners:
         find_learner(name)
     find_device(settings.device)
@@ -141,15 +141,6 @@ def _checked(settings: BenchSettings) -> BenchSettings:
     if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'hashroute[tensorboard]'")
     return replace(settings, learners=tuple(dict.fromkeys(settings.learners or LEARNERS)))
-
-
-def _import(plugins: tuple[str, ...]) -> None:
-    for name in plugins:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # whatever a module of someone else's may raise
-            what = f"{type(error).__name__}: {error}"
-            raise ValueError(f"--plugins has {name!r}, which cannot be imported: {what}") from None
 
 
 @lru_cache(maxsize=1)  # a worker does several runs of one scenario
@@ -215,7 +206,7 @@ def _work(settings: BenchSettings, name: str, seed: int) -> tuple[str, int, dict
     folder = settings.run_folder(name, seed)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _import(settings.plugins)
+        import_plugins(settings.plugins)
         scenario = _load(settings)
         options = _options(settings, name, scenario)
         with FileLock(folder / ".lock", timeout=5), _tensorboard(settings, folder) as write:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hashroute.learners.base import Batch, Familiar, LearnedTask, Learner, register_learner
+from hashroute.learners.base import Batch, Familiar, LearnedTask, Learner, count_weights, register_learner
 from hashroute.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
 from hashroute.units import ChannelRule, UnitSpec
 
@@ -119,6 +119,21 @@ class HRNPaper(Learner):
             "ages": self.encoder.bases.ages.tolist(),
             "paths": float((-(share * share.log()).sum()).exp()),
         }
+
+    def unit_facts(self) -> list[dict[str, Any]]:
+        """Of each unit its weights, share of selections in training, fill and age of its basis, and replacements."""
+        bases = self.encoder.bases
+        usage = bases.usage / bases.usage.sum().clamp_min(1)
+        columns = (usage, bases.ranks / bases.size, bases.ages, bases.replacements)
+        return [
+            dict(zip(("unit", "parameters", "usage", "basis_fill", "age", "replacements"), row, strict=True))
+            for row in zip(
+                range(len(bases)),
+                map(count_weights, self.encoder.units),
+                *(column.tolist() for column in columns),
+                strict=True,
+            )
+        ]
 
     @torch.no_grad()
     def known_by(self, images: Tensor, task: int) -> Familiar:
