@@ -6,7 +6,6 @@ import io
 import json
 import os
 import platform
-import pty
 import re
 import resource
 import shlex
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from conftest import on_a_terminal
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -485,23 +485,8 @@ def test_lines_for_programs_tell_of_runs_that_were_finished_before(bench: Bench,
 # -------------------------------------------------------------------- while it runs
 
 
-def on_a_terminal(*arguments: str, folder: Path) -> str:
-    """What the command writes to a terminal of 100 columns."""
-    ours, theirs = pty.openpty()
-    where = environment(TERM="xterm", COLUMNS="100", LINES="40")
-    with subprocess.Popen([*COMMAND, *arguments], cwd=folder, env=where, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        said = b""
-        with suppress(OSError):  # which is how a terminal says that nobody writes to it any more
-            while part := os.read(ours, 65536):
-                said += part
-    os.close(ours)
-    assert process.returncode == 0, said.decode()
-    return said.decode()
-
-
 def test_a_terminal_shows_time_left_and_accuracy_so_far(tmp_path: Path) -> None:
-    said = on_a_terminal("digits", "--learners", "vc", "hash-only", "--epochs", "15", folder=tmp_path)
+    said = on_a_terminal([*COMMAND, "digits", "--learners", "vc", "hash-only", "--epochs", "15"], tmp_path)
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said).splitlines()
     assert any(re.fullmatch(r"│ vc .*│ +\d:\d\d │", line) for line in lines)
     assert any(re.match(r"[01] of 2 runs done, about \d:\d\d left", line) for line in lines)

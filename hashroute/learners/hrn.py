@@ -201,7 +201,7 @@ class HRN(Learner):
             self.ways.pop()
             head = copy.deepcopy(self.heads[number])
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.seed * 1000 + number)
+                torch.manual_seed((self.seed * 1000 + number) % 2**63)
                 self._train_head(head, seen, task.train.labels.to(self.device), self.settings.epochs_of(number))
             with torch.no_grad():
                 right = (head(held).argmax(1).cpu() == task.validation.labels).double()
