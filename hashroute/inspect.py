@@ -46,7 +46,8 @@ def inspect_model(folder: str | Path) -> dict[str, Any]:
     result = _read(folder / "result.json") or {}
     epochs = [_parse(folder / "epochs.jsonl", line) for line in _lines(folder / "epochs.jsonl")]
     matrix = result.get("accuracy") or [record["accuracy"] for record in epochs if "accuracy" in record]
-    if not isinstance(matrix, list) or any(len(row) != len(learner.tasks) for row in matrix):
+    rows = matrix if isinstance(matrix, list) else [None]
+    if any(not isinstance(row, list) or len(row) != len(learner.tasks) for row in rows):
         raise ValueError(f"{folder} holds accuracies of other tasks than its model knows: they are of another run")
     one_by_one = len(matrix) == len(learner.tasks) and matrix[0][0] is not None  # else all were learned at once
     tasks = [

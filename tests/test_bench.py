@@ -537,6 +537,12 @@ def test_time_left_follows_from_the_pace(undisturbed: Path, tmp_path: Path) -> N
     assert time_left(jobs, 1) == pytest.approx(2.5 * whole, rel=0.05)
     assert time_left(jobs, 2) == pytest.approx(1.25 * whole, rel=0.05)
     assert time_left(jobs, 9) == pytest.approx(whole, rel=0.05)
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "epochs.jsonl").write_text("".join(log[:5]))
+    stopped = Job("vc", 3, tmp_path / "3", images)
+    stopped.look()
+    assert (stopped.state, stopped.pace) == ("waiting", None)  # its epochs are of another day
+    assert time_left([*jobs, stopped], 1) == pytest.approx(3 * whole, rel=0.05)
     assert [duration(seconds) for seconds in (None, 59.6, 3599, 7260)] == ["", "1:00", "59:59", "2 h 01"]
 
 

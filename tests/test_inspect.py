@@ -149,6 +149,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "unknown learner": ("learner.json", lambda path: change(path, learner="mine"), "there is no learner 'mine'"),
     "half a result": ("result.json", cut, "result.json is damaged"),
     "half a log": ("epochs.jsonl", cut, "epochs.jsonl is damaged"),
+    "a result of nonsense": ("result.json", lambda path: change(path, accuracy=[5]), "accuracies of other tasks"),
     "another run's result": ("result.json", lambda path: change(path, accuracy=[[90.0]]), "accuracies of other tasks"),
 }
 

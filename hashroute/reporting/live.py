@@ -38,9 +38,13 @@ class Job:
     matrix: list[tuple[str, list[float | None]]] = field(default_factory=list)
     """After each task its name, and the accuracy of every task."""
     begun: tuple[float, int] | None = None
-    """When an epoch was first seen here, and the images trained on by then."""
+    """When an epoch was first seen to end, and the images trained on by then."""
     seen: float = 0.0
     """When the last epoch was seen."""
+
+    def __post_init__(self) -> None:
+        self.look()
+        self.state, self.begun = "waiting", None  # whatever a run that was stopped has left
 
     def look(self) -> None:
         """Read from the run's folder how far it is."""
