@@ -120,5 +120,9 @@ def show(content: dict[str, Any], console: Console) -> None:
     console.print("what hrn decided about each task, from validation images:", highlight=False)
     decisions = Table.grid(padding=(0, 1))
     for decision in entry["decisions"][0]:
-        decisions.add_row(f"  {decision['task']}:", decision["said"].removeprefix(f"{decision['task']}: "))
-    console.print(decisions, width=None if console.is_terminal else 400, highlight=False)
+        task, said = f"  {decision['task']}:", decision["said"].removeprefix(f"{decision['task']}: ")
+        decisions.add_row(task, said)
+        if not console.is_terminal:  # where a line has no end
+            console.print(task, said, highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        console.print(decisions)
