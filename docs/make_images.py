@@ -1,4 +1,4 @@
-"""The pictures of README: what `hashroute demo` prints, and one digit's way through the network it trained.
+"""The pictures of README: what `hashroute demo` prints, and one digit's way through a hash-routed network.
 
 usage: python docs/make_images.py      (make images)
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import matplotlib
 
@@ -18,26 +20,38 @@ from matplotlib.patches import ConnectionPatch
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from hashroute.demo import DemoRun, DemoSettings, pixels, show, train
-from hashroute.scenarios import load_scenario
+from hashroute import HashRoutedNetwork, load_scenario, run
+from hashroute.demo import DemoSettings, show, train
+from hashroute.training import learner_options
 
 IMAGES = Path(__file__).parent / "images"
+WIDTH = 100
 SHOWN = (3, 0)
 """Which digit the second picture follows: a task, and a test image of it."""
 BLUE, GREY, LIGHT = "#0072B2", "#9a9a9a", "#dddddd"
 
 
-def draw_terminal(run: DemoRun) -> None:
-    console = Console(record=True, width=122, file=io.StringIO(), force_terminal=True)
+def draw_terminal() -> None:
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+    with TemporaryDirectory() as folder:
+        content = train(DemoSettings(), "hashroute demo", Path(folder), Console(quiet=True))
     console.print("[bold]$ hashroute demo[/bold]", highlight=False)
-    show(run, console)
+    show(content, console)
+    console.print("saved in runs/demo-seed0", highlight=False)
     console.save_svg(str(IMAGES / "demo.svg"), title="hashroute demo", theme=MONOKAI)
 
 
-def draw_way(run: DemoRun) -> None:
-    """The image, and at every level the projections on all units, the chosen one, and what it makes of the map."""
-    network = run.network.eval()
-    image = pixels(load_scenario("digits").tasks[SHOWN[0]].test.images[SHOWN[1] : SHOWN[1] + 1], torch.device("cpu"))
+def draw_way() -> None:
+    """The image, and at every level the projections on all units, the chosen one, and what it makes of the map.
+
+    The network is that of hrn-paper, and sums the residue of its third level, too, as the paper's equation does.
+    """
+    scenario = load_scenario("digits")
+    options = learner_options("hrn-paper", "digits", "own", scenario.image_shape)
+    learner: Any = run(scenario, "hrn-paper", options={**options, "last_residue": True})[1]
+    network: HashRoutedNetwork = learner.encoder
+    task, row = SHOWN
+    image = learner.scale(scenario.tasks[task].test.images[row : row + 1], task)
     routing = network(image)
     path = routing.paths[0].tolist()
     hashed, maps, used = network.image_hash.normalised(image), image, []
@@ -100,6 +114,5 @@ def arrow(start: Axes, end: Axes) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     IMAGES.mkdir(exist_ok=True)
-    finished = train(DemoSettings(), load_scenario("digits").tasks, Console())
-    draw_terminal(finished)
-    draw_way(finished)
+    draw_terminal()
+    draw_way()

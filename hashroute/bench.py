@@ -7,7 +7,7 @@ import json
 import math
 import shlex
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,14 +17,12 @@ from typing import Any
 import tyro
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 
 from hashroute import metrics
 from hashroute.devices import find_device
-from hashroute.learners import LEARNERS, find_learner
+from hashroute.learners import LEARNERS, find_learner, import_plugins
 from hashroute.learners.base import options_from_dict, options_to_dict
+from hashroute.reporting.live import Job, live_table
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import Scenario, load_scenario
 from hashroute.settings import Profile, Settings, result_name, tuned_options
@@ -67,6 +65,8 @@ class BenchSettings:
     """Python modules to import first, which register learners or scenarios of your own."""
     tensorboard: bool = False
     """Write TensorBoard logs into the runs' folders."""
+    json: bool = False
+    """Print lines of JSON for programs, and nothing else: one for each epoch, for each run, and for the end."""
 
     @property
     def name(self) -> str:
@@ -78,36 +78,24 @@ class BenchSettings:
         """The folder of one run."""
         return self.runs / self.name / f"{learner}-seed{seed}"
 
-
-@dataclass
-class Job:
-    """A run that is to be done, and how far it is."""
-
-    learner: str
-    seed: int
-    folder: Path
-    images: int
-    """To be trained on altogether."""
-    state: str = "waiting"
-    trained: int = 0
-    record: dict[str, Any] | None = None
-
-    def look(self) -> None:
-        """Read from the run's folder how far it is."""
-        try:
-            lines = (self.folder / "epochs.jsonl").read_bytes().split(b"\n")[:-1]
-        except OSError:
-            return
-        records = [json.loads(line) for line in lines]
-        if records:
-            self.trained, self.record = sum(record["images"] for record in records), records[-1]
-            if self.state == "waiting":
-                self.state = "running"
+    def command(self, learners: Sequence[str], seeds: int) -> str:
+        """The command for these learners, with so many seeds."""
+        parts = ["hashroute", "bench", self.scenario, "--settings", self.settings]
+        if set(learners) != set(LEARNERS):
+            parts += ["--learners", *learners]
+        parts += ["--seeds", str(seeds)]
+        parts += ["--epochs", *map(str, self.epochs)] if self.epochs else []
+        parts += ["--fraction", f"{self.fraction:g}"] if self.fraction != 1 else []
+        parts += ["--folder", str(self.folder)] if self.folder else []
+        parts += ["--tuned", str(self.tuned)] if self.tuned else []
+        parts += ["--plugins", *self.plugins] if self.plugins else []
+        return shlex.join(parts)
 
 
 def run_bench(settings: BenchSettings, console: Console) -> int:
     """Run every learner with every seed that the result file does not hold yet; returns how many failed."""
     settings = _checked(settings)
+    console.quiet = settings.json
     scenario = _load(settings)
     common = _common(settings, scenario)
     path = settings.results / f"{settings.name}.json"
@@ -125,8 +113,10 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
             check_same(job.folder, describe(scenario, job.learner, common, job.seed, options, settings.fraction))
             (job.folder / "checkpoint.pt").unlink(missing_ok=True)
             remove_unfinished(job.folder)
-            results.merge(job.learner, job.seed, json.loads(finished.read_text()))
+            outcome = json.loads(finished.read_text())
+            results.merge(job.learner, job.seed, outcome)
             jobs.remove(job)
+            _tell(settings, learner=job.learner, seed=job.seed, result=outcome)
         elif (job.folder / "settings.json").exists() and not settings.resume:
             raise ValueError(
                 f"{job.folder} holds an unfinished run: add --resume to go on with it, or delete it to start again"
@@ -137,12 +127,13 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
     console.print(f"results in {path}", markup=False, highlight=False, soft_wrap=True)
     for failure in failures:
         console.print(failure, markup=False, highlight=False, soft_wrap=True)
+    _tell(settings, results=str(path))
     return len(failures)
 
 
 def _checked(settings: BenchSettings) -> BenchSettings:
     check_counts(seeds=settings.seeds, jobs=settings.jobs, epochs=min(settings.epochs, default=1))
-    _import(settings.plugins)
+    import_plugins(settings.plugins)
     for name in settings.learners:
         find_learner(name)
     find_device(settings.device)
@@ -150,15 +141,6 @@ def _checked(settings: BenchSettings) -> BenchSettings:
     if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'hashroute[tensorboard]'")
     return replace(settings, learners=tuple(dict.fromkeys(settings.learners or LEARNERS)))
-
-
-def _import(plugins: tuple[str, ...]) -> None:
-    for name in plugins:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # whatever a module of someone else's may raise
-            what = f"{type(error).__name__}: {error}"
-            raise ValueError(f"--plugins has {name!r}, which cannot be imported: {what}") from None
 
 
 @lru_cache(maxsize=1)  # a worker does several runs of one scenario
@@ -187,15 +169,18 @@ def _work_off(jobs: list[Job], settings: BenchSettings, results: Results, consol
     """Do all jobs, show how far they are, merge each into the result file as it ends; returns what failed."""
     failures: list[str] = []
     work = ((settings, job.learner, job.seed) for job in jobs)
-    with _display(jobs, console):
+    with live_table(jobs, settings.jobs, console):
         for name, seed, outcome, problem in side_by_side(settings.jobs, _work, work):
             job = next(job for job in jobs if (job.learner, job.seed) == (name, seed))
+            job.look()
             if problem is None:
                 results.merge(name, seed, outcome)
                 job.state = "done"
                 _say(console, name, seed, outcome)
+                _tell(settings, learner=name, seed=seed, result=outcome)
             else:
                 job.state = "failed"
+                _tell(settings, learner=name, seed=seed, error=problem)
                 failures.append(f"{name}, seed {seed}, failed: {problem}")
     return failures
 
@@ -209,15 +194,28 @@ def _say(console: Console, name: str, seed: int, outcome: dict[str, Any]) -> Non
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def _tell(settings: BenchSettings, **values: Any) -> None:
+    """A line of JSON for programs, where they asked for it: whole, though workers write to the same place."""
+    if settings.json:
+        with FileLock(settings.results / f".{settings.name}.lines.lock"):
+            print(json.dumps(values), flush=True)
+
+
 def _work(settings: BenchSettings, name: str, seed: int) -> tuple[str, int, dict[str, Any] | None, str | None]:
     """One run, in a process of its own; returns what came out, or what went wrong."""
     folder = settings.run_folder(name, seed)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _import(settings.plugins)
+        import_plugins(settings.plugins)
         scenario = _load(settings)
         options = _options(settings, name, scenario)
-        with FileLock(folder / ".lock", timeout=5), _tensorboard(settings, folder) as on_epoch:
+        with FileLock(folder / ".lock", timeout=5), _tensorboard(settings, folder) as write:
+
+            def on_epoch(record: dict[str, Any]) -> None:
+                _tell(settings, learner=name, seed=seed, **record)
+                if write is not None:
+                    write(record)
+
             outcome, _ = run(
                 scenario,
                 name,
@@ -229,6 +227,7 @@ def _work(settings: BenchSettings, name: str, seed: int) -> tuple[str, int, dict
                 device=find_device(settings.device),
                 fraction=settings.fraction,
                 on_epoch=on_epoch,
+                command=settings.command([name], seed + 1),
             )
         return name, seed, outcome.to_dict(), None
     except Timeout:
@@ -261,41 +260,6 @@ def _tensorboard(settings: BenchSettings, folder: Path) -> Iterator[Any]:
                     writer.add_scalar(f"test_accuracy/task_{number}", value, step)
 
         yield write
-
-
-@contextmanager
-def _display(jobs: list[Job], console: Console) -> Iterator[None]:
-    """A live table of all jobs, on a terminal."""
-    if not console.is_terminal:
-        yield
-        return
-    with Live(get_renderable=lambda: _table(jobs), console=console, refresh_per_second=2, transient=True):
-        yield
-
-
-def _table(jobs: list[Job]) -> Table:
-    table = Table(header_style="")
-    for name in ("learner", "seed", "", "task", "epoch", "loss", "validation, %", "images/s"):
-        table.add_column(name, justify="left" if name in ("learner", "", "task") else "right", no_wrap=True)
-    for job in jobs:
-        if job.state in ("waiting", "running"):
-            job.look()
-    order = ("running", "failed", "waiting", "done")  # a terminal may be too short for all
-    for job in sorted(jobs, key=lambda job: order.index(job.state)):
-        bar: Any = ProgressBar(job.images, job.trained, width=20) if job.state == "running" else job.state
-        record = job.record
-        cells = ("",) * 5
-        if record is not None:
-            speed = record["images"] / max(record["seconds"], 1e-9)
-            cells = (
-                record["task"],
-                f"{record['epoch']}/{record['epochs']}",
-                f"{record['loss']:.3f}",
-                f"{record['validation_accuracy']:.1f}",
-                f"{speed:,.0f}",
-            )
-        table.add_row(job.learner, str(job.seed), bar, *cells)
-    return table
 
 
 class Results:
@@ -367,22 +331,9 @@ class Results:
             self.content["learners"] = {
                 name: learners[name] for name in sorted(learners, key=lambda name: order.get(name, math.inf))
             }
-            self.content["command"] = self._command()
+            seeds = 1 + max(max(entry["seeds"]) for entry in self.content["learners"].values())
+            self.content["command"] = self._bench.command(list(self.content["learners"]), seeds)
             write_json(self.path, self.content)
-
-    def _command(self) -> str:
-        """The command that makes this file, from what is in it."""
-        bench, learners = self._bench, self.content["learners"]
-        parts = ["hashroute", "bench", bench.scenario, "--settings", bench.settings]
-        if set(learners) != set(LEARNERS):
-            parts += ["--learners", *learners]
-        parts += ["--seeds", str(1 + max(max(entry["seeds"]) for entry in learners.values()))]
-        parts += ["--epochs", *map(str, bench.epochs)] if bench.epochs else []
-        parts += ["--fraction", f"{bench.fraction:g}"] if bench.fraction != 1 else []
-        parts += ["--folder", str(bench.folder)] if bench.folder else []
-        parts += ["--tuned", str(bench.tuned)] if bench.tuned else []
-        parts += ["--plugins", *bench.plugins] if bench.plugins else []
-        return shlex.join(parts)
 
 
 def _difference(kept: Any, given: Any) -> str:

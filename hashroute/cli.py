@@ -17,6 +17,7 @@ from hashroute.bench import BenchSettings, run_bench
 from hashroute.data import DATASETS, check_name, data_folder, dataset_status, load_dataset
 from hashroute.data.files import VARIABLE
 from hashroute.demo import DemoSettings, run_demo
+from hashroute.inspect import InspectSettings, run_inspect
 from hashroute.search import SearchSettings, run_search
 
 DESCRIPTION = """Continual learning with hash-routed networks: one model that learns task after task.
@@ -75,6 +76,12 @@ def bench(settings: tyro.conf.OmitArgPrefixes[BenchSettings]) -> None:
         raise KeyboardInterrupt(f"stopped; every finished epoch was kept: go on with {again}") from None
     if failed:
         raise SystemExit(1)
+
+
+@app.command
+def inspect(settings: tyro.conf.OmitArgPrefixes[InspectSettings]) -> None:
+    """Look into a model: its units and how they are used, the tasks it knows, what it weighs, what it decided."""
+    run_inspect(settings, Console())
 
 
 @app.command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+import hashroute
 from hashroute import metrics
 from hashroute.data import Split
 from hashroute.learners import Learner, create_learner, find_learner, load_learner
 from hashroute.learners.base import clock, options_from_dict, options_to_dict
+from hashroute.samples import samples
 from hashroute.scenarios import Scenario, Task
 from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
 from hashroute.storage import remove_unfinished, replace_file, write_json
@@ -136,6 +139,7 @@ def run(
     fraction: float = 1.0,
     evaluate_on: Literal["test", "validation"] = "test",
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    command: str | None = None,
 ) -> tuple[Outcome, Learner]:
     """Take a learner through a scenario; returns what came out, and the learner.
 
@@ -145,13 +149,14 @@ def run(
         settings: how it is trained; or "own" or "paper" for the settings that come with the scenario.
         seed: of weights, batches and hash functions: the same seed gives the same numbers.
         options: of the learner; by default those usual for the scenario, or searched for.
-        folder: where the run is written down: settings.json, epochs.jsonl, the model and result.json, and a
-            checkpoint after every epoch. None writes nothing.
+        folder: where the run is written down: settings.json, epochs.jsonl, the model, samples.json and result.json,
+            and a checkpoint after every epoch. None writes nothing.
         resume: go on from the folder's checkpoint; a run that is finished is read, not done again.
         device: where to compute.
         fraction: the share of the images that the scenario was loaded with, to be written down.
         evaluate_on: which images accuracies are measured on.
         on_epoch: called with the record of each epoch.
+        command: what repeats this run, to be written down.
     """
     profile: Profile = "own"
     if isinstance(settings, str):
@@ -163,7 +168,7 @@ def run(
     if folder is not None and resume and (Path(folder) / "result.json").exists():
         check_same(Path(folder), described)
         return Outcome.from_dict(json.loads((Path(folder) / "result.json").read_text())), load_learner(folder)
-    keeper = None if folder is None else Keeper(Path(folder), described, resume)
+    keeper = None if folder is None else Keeper(Path(folder), described, resume, command)
     checkpoint = None if keeper is None else keeper.checkpoint
     if checkpoint is None:
         torch.manual_seed(seed)
@@ -245,29 +250,34 @@ class _Run:
             self.outcome.accuracy.append([None] * len(tasks))
         self.outcome.accuracy.append(row + [None] * (len(tasks) - known))
         record["accuracy"] = self.outcome.accuracy[-1]
-        routing = self._routing(known)
-        if routing is not None:
-            self.outcome.routing.append(routing)
-            record["unchanged_paths"] = routing["unchanged_paths"]
+        paths = [learner.paths(self._images(task).images, n) for n, task in enumerate(tasks[:known])]
+        if paths[0] is not None:
+            self._routing(record, [each.cpu() for each in paths if each is not None])
         if known == len(tasks):
             self.outcome.right = [metrics.pack(each.numpy()) for each in right]
             self.outcome.parameters = learner.parameter_counts()
             self.outcome.bytes_kept = learner.bytes_kept()
-            self.outcome.task_free = task_free_accuracy(learner, [(task, self._images(task)) for task in tasks])
+            self.outcome.task_free = task_free_accuracy(learner, self.evaluated())
 
-    def _routing(self, known: int) -> dict[str, Any] | None:
-        """How a learner routes the last task's images, and the share of each old task's that go as they once did."""
-        unchanged: list[float] = []
-        for number, task in enumerate(self.scenario.tasks[:known]):
-            paths = self.learner.paths(self._images(task).images, number)
-            if paths is None:
-                return None
-            if number < len(self.paths):
-                unchanged.append(100 * (paths.cpu() == self.paths[number]).all(1).double().mean().item())
-            else:
-                self.paths.append(paths.cpu())
-        last = self._images(self.scenario.tasks[known - 1])
-        return {**self.learner.analyse(last.images, known - 1), "unchanged_paths": unchanged}
+    def _routing(self, record: dict[str, Any], paths: list[Tensor]) -> None:
+        """How a learner routes the last task's images, and the share of each old task's that go as they once did.
+
+        paths: of each known task's images, (n, levels).
+        """
+        old, last = len(self.paths), len(paths) - 1
+        unchanged = [
+            100 * (now == before).all(1).double().mean().item()
+            for now, before in zip(paths[:old], self.paths, strict=True)
+        ]
+        self.paths += paths[old:]
+        images = self._images(self.scenario.tasks[last]).images
+        self.outcome.routing.append({**self.learner.analyse(images, last), "unchanged_paths": unchanged})
+        record["unchanged_paths"] = unchanged
+        record["flow"] = {task.name: flow(each) for task, each in zip(self.scenario.tasks, paths, strict=False)}
+
+    def evaluated(self) -> list[tuple[Task, Split]]:
+        """Every task, with the images that accuracies are measured on."""
+        return [(task, self._images(task)) for task in self.scenario.tasks]
 
     def _images(self, task: Task) -> Split:
         return task.test if self.evaluate_on == "test" else task.validation
@@ -296,7 +306,7 @@ class _Run:
 class Keeper:
     """A run's folder: what is in it is whole at any moment, whenever the process may be killed."""
 
-    def __init__(self, folder: Path, described: dict[str, Any], resume: bool) -> None:
+    def __init__(self, folder: Path, described: dict[str, Any], resume: bool, command: str | None) -> None:
         self.folder = folder
         self.checkpoint: dict[str, Any] | None = None
         kept = folder / "settings.json"
@@ -310,7 +320,12 @@ class Keeper:
                 self.checkpoint = read_checkpoint(folder / "checkpoint.pt")
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(kept, described)
+            versions = {
+                "hashroute": hashroute.__version__,
+                "torch": str(torch.__version__),
+                "python": platform.python_version(),
+            }
+            write_json(kept, {**described, "versions": versions, "command": command})
         remove_unfinished(folder)
         (folder / "error.txt").unlink(missing_ok=True)
         self.log = folder / "epochs.jsonl"
@@ -331,8 +346,9 @@ class Keeper:
         replace_file(self.folder / "checkpoint.pt", lambda file: file.write_bytes(content.getbuffer()))
 
     def finish(self, progress: _Run) -> None:
-        """The model and the result; the checkpoint has served."""
+        """The model, samples and the result; the checkpoint has served."""
         progress.learner.save(self.folder)
+        write_json(self.folder / "samples.json", samples(progress.learner, progress.evaluated()))
         write_json(self.folder / "result.json", progress.outcome.to_dict())
         (self.folder / "checkpoint.pt").unlink(missing_ok=True)
 
@@ -359,6 +375,19 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def answered(learner: Learner, split: Split, task: int) -> Tensor:
     """(n,) which images are answered right with the task given."""
     return learner.predict(split.images, task).cpu() == split.labels
+
+
+def flow(paths: Tensor) -> list[tuple[int, int, int, float]]:
+    """A level, a unit there, a unit of the next level or -1 for a stop, and the share of images that go this way.
+
+    paths: (n, levels).
+    """
+    found = []
+    for level in range(paths.shape[1] - 1):
+        steps, counts = paths[:, level : level + 2].unique(dim=0, return_counts=True)
+        ways = zip(steps.tolist(), counts.tolist(), strict=True)
+        found += [(level, unit, then, count / len(paths)) for (unit, then), count in ways if unit >= 0]
+    return found
 
 
 def task_free_accuracy(learner: Learner, data: list[tuple[Task, Split]]) -> dict[str, float]:

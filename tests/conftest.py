@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,3 +48,18 @@ def train(network: HashRoutedNetwork, steps: int = 20, seed: int = 0, optimizer:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def on_a_terminal(command: Sequence[str], folder: Path) -> str:
+    """What a command writes to a terminal of 100 columns."""
+    ours, theirs = pty.openpty()
+    where = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    with subprocess.Popen(command, cwd=folder, env=where, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # which is how a terminal says that nobody writes to it any more
+            while part := os.read(ours, 65536):
+                said += part
+    os.close(ours)
+    assert process.returncode == 0, said.decode()
+    return said.decode()

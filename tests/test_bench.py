@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import platform
 import re
 import resource
 import shlex
@@ -19,9 +21,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from conftest import on_a_terminal
+from rich.console import Console
 from safetensors.torch import load_file
 
+import hashroute
 from hashroute.cli import main
+from hashroute.reporting.live import Job, duration, overview, time_left
 
 COMMAND = [sys.executable, "-m", "hashroute", "bench"]
 QUICK = ("digits", "--epochs", "1", "--fraction", "0.5")
@@ -190,7 +196,7 @@ def assert_same(folder: Path, undisturbed: Path) -> None:
         assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
         assert records(one) == records(other)
         assert timeless(read_json(one / "result.json")) == timeless(read_json(other / "result.json"))
-        for file in ("settings.json", "learner.json", "model.safetensors"):
+        for file in ("settings.json", "learner.json", "model.safetensors", "samples.json"):
             assert (one / file).read_bytes() == (other / file).read_bytes(), f"{name}: {file}"
     assert not list(folder.rglob("*.unfinished"))
 
@@ -421,6 +427,123 @@ def test_one_failing_learner_does_not_end_the_others_and_goes_on_when_mended(tmp
     learners = results(tmp_path)["learners"]
     assert list(learners) == ["vc", "stumbling"]
     assert learners["stumbling"] == learners["vc"]  # of which it is a copy
+
+
+# -------------------------------------------------------------------- what is written down
+
+
+def test_a_run_names_versions_and_the_command_that_repeats_just_it(bench: Bench, tmp_path: Path) -> None:
+    assert bench(*QUICK, "--learners", "vc", "hash-only", "--seeds", "2")[0] == 0
+    run = tmp_path / "runs" / NAME / "hash-only-seed1"
+    settings = read_json(run / "settings.json")
+    assert settings["versions"] == {
+        "hashroute": hashroute.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    program, command, *arguments = shlex.split(settings["command"])
+    assert (program, command) == ("hashroute", "bench")
+    assert bench(*arguments, "--runs", "again", "--results", "again")[0] == 0
+    assert records(tmp_path / "again" / NAME / "hash-only-seed1") == records(run)
+    assert sorted(path.name for path in (tmp_path / "again" / NAME).iterdir()) == ["hash-only-seed0", "hash-only-seed1"]
+
+
+def test_lines_for_programs_say_everything_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "my_plugin.py").write_text(PLUGIN)
+    where = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
+    arguments = (*QUICK, "--plugins", "my_plugin", "--learners", "stumbling", "hrn", "hrn-paper", "--json")
+    process = bench_process(*arguments, "--jobs", "2", folder=tmp_path, env=where)
+    assert (process.returncode, process.stderr) == (1, "")
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
+    assert lines.pop() == {"results": f"results/{NAME}.json"}
+    for name, epochs in (("stumbling", 1), ("hrn", 5), ("hrn-paper", 5)):
+        folder = tmp_path / "runs" / NAME / f"{name}-seed0"
+        who = {"learner": name, "seed": 0}
+        *said, last = [line for line in lines if line.items() >= who.items()]
+        assert said == [who | json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+        assert len(said) == epochs
+        if name == "stumbling":
+            problem = f"RuntimeError: cannot count to two (see runs/{NAME}/{name}-seed0/error.txt)"
+            assert last == {**who, "error": problem}
+        else:
+            assert last == {**who, "result": read_json(folder / "result.json")}
+    assert len(lines) == 1 + 5 + 5 + 3
+
+
+def test_lines_for_programs_tell_of_runs_that_were_finished_before(bench: Bench, tmp_path: Path) -> None:
+    assert bench(*QUICK, "--learners", "hash-only")[0] == 0
+    (tmp_path / "results" / f"{NAME}.json").unlink()
+    code, printed, _ = bench(*QUICK, "--learners", "hash-only", "--json")
+    assert code == 0
+    result = read_json(tmp_path / "runs" / NAME / "hash-only-seed0" / "result.json")
+    assert [json.loads(line) for line in printed.splitlines()] == [
+        {"learner": "hash-only", "seed": 0, "result": result},
+        {"results": f"results/{NAME}.json"},
+    ]
+
+
+# -------------------------------------------------------------------- while it runs
+
+
+def test_a_terminal_shows_time_left_and_accuracy_so_far(tmp_path: Path) -> None:
+    said = on_a_terminal([*COMMAND, "digits", "--learners", "vc", "hash-only", "--epochs", "15"], tmp_path)
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said).splitlines()
+    assert any(re.fullmatch(r"│ vc .*│ +\d:\d\d │", line) for line in lines)
+    assert any(re.match(r"[01] of 2 runs done, about \d:\d\d left", line) for line in lines)
+    assert any(line.startswith(" vc, seed 0, %") for line in lines)
+    assert any(re.match(r" 0 or 1 +\d+ *$", line) for line in lines)
+    assert max(len(line) for line in lines) <= 100
+
+
+def shown(jobs: list[Job], at_once: int = 1) -> list[str]:
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(overview(jobs, at_once))
+    return console.export_text().splitlines()
+
+
+def test_matrices_of_the_two_latest_runs_fit_the_screen(tmp_path: Path) -> None:
+    jobs = []
+    for seed in range(3):
+        jobs.append(Job("a-learner", seed, tmp_path / str(seed), 4000))
+        jobs[-1].folder.mkdir()
+        for known in range(1, 31):
+            row = [90.0 if task else 100.0 - known for task in range(known)] + [None] * (40 - known)
+            record = {"task": f"a task with a long name {known}", "images": 10, "seconds": 0.1, "accuracy": row}
+            record |= {"epoch": 1, "epochs": 1, "loss": 123.456, "validation_accuracy": 100.0}
+            with open(jobs[-1].folder / "epochs.jsonl", "a") as log:
+                log.write(json.dumps(record) + "\n")
+        jobs[-1].look()
+    lines = shown(jobs)
+    assert max(map(len, lines)) <= 100
+    assert len(lines) < 40
+    assert re.findall(r"a-learner, seed \d, %", "".join(lines)) == ["a-learner, seed 1, %", "a-learner, seed 2, %"]
+    jobs[2].state = "done"
+    assert "a-learner, seed 0, %" in "".join(shown(jobs))
+
+
+def test_time_left_follows_from_the_pace(undisturbed: Path, tmp_path: Path) -> None:
+    log = (undisturbed / "runs" / NAME / "vc-seed0" / "epochs.jsonl").read_text().splitlines(keepends=True)
+    images = sum(json.loads(line)["images"] for line in log)
+    jobs = [Job("vc", seed, tmp_path / str(seed), images) for seed in range(3)]
+    assert time_left(jobs, 1) is None
+    jobs[0].folder.mkdir()
+    for count in (2, 5):
+        (jobs[0].folder / "epochs.jsonl").write_text("".join(log[:count]))
+        jobs[0].look()
+    assert (jobs[0].state, len(jobs[0].matrix)) == ("running", 2)
+    jobs[0].begun = (jobs[0].seen - 3.0, sum(json.loads(line)["images"] for line in log[:2]))  # three epochs ago
+    whole = 3.0 * images / sum(json.loads(line)["images"] for line in log[2:5])
+    assert jobs[0].left(jobs[0].pace) == pytest.approx(whole / 2, rel=0.05)
+    assert time_left(jobs, 1) == pytest.approx(2.5 * whole, rel=0.05)
+    assert time_left(jobs, 2) == pytest.approx(1.25 * whole, rel=0.05)
+    assert time_left(jobs, 9) == pytest.approx(whole, rel=0.05)
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "epochs.jsonl").write_text("".join(log[:5]))
+    stopped = Job("vc", 3, tmp_path / "3", images)
+    stopped.look()
+    assert (stopped.state, stopped.pace) == ("waiting", None)  # its epochs are of another day
+    assert time_left([*jobs, stopped], 1) == pytest.approx(3 * whole, rel=0.05)
+    assert [duration(seconds) for seconds in (None, 59.6, 3599, 7260)] == ["", "1:00", "59:59", "2 h 01"]
 
 
 # -------------------------------------------------------------------- run again

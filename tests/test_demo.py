@@ -11,18 +11,19 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 import torch
+from conftest import on_a_terminal
 from rich.console import Console
-from safetensors.torch import load_file
 from torch import nn
 
 import hashroute
-from hashroute import metrics
-from hashroute.demo import NETWORK, DemoRun, DemoSettings, new_head, pixels, train
-from hashroute.network import HashRoutedNetwork, Routing
-from hashroute.scenarios import load_scenario
+from hashroute import create_learner, load_learner, load_scenario, metrics, run
+from hashroute.demo import DemoSettings, train
+from hashroute.network import Routing
 
 COMMAND = [sys.executable, "-m", "hashroute"]
 
@@ -48,47 +49,50 @@ def test_it_takes_seconds_and_says_what_came_out(
     assert seconds < 30
     assert process.stderr == ""
     assert "saved in runs/demo-seed0" in process.stdout
-    result = json.loads((folder / "result.json").read_text())
+    lines = process.stdout.splitlines()
+    result = json.loads((folder / "results.json").read_text())
+    assert list(result["learners"]) == ["hrn", "hrn-paper", "vc", "hash-only"]
     for name, learner in result["learners"].items():
-        assert f"{name}: test accuracy" in process.stdout
         (matrix,) = learner["accuracy"]
+        summary = [metrics.final(matrix), fmean(metrics.best_ever(matrix)), metrics.forgetting(matrix)]
+        summary.append(learner["task_free"][0]["all_classes"])
+        (line,) = (line for line in lines if line.startswith(f"│ {name} "))
+        assert re.findall(r"\d+\.\d", line) == [f"{value:.1f}" for value in summary]
         for after, row in enumerate(matrix):
             assert [value is None for value in row] == [task > after for task in range(5)]
-            printed = [f"{value:.1f}" for value in row[: after + 1]]
-            assert any(re.findall(r"\d+\.\d", line) == printed for line in process.stdout.splitlines())
+    assert "hrn: test accuracy, %" in process.stdout
+    for after, row in enumerate(result["learners"]["hrn"]["accuracy"][0]):
+        printed = [f"{value:.1f}" for value in row[: after + 1]]
+        assert any(re.findall(r"\d+\.\d", line) == printed for line in lines)
+    decisions = result["learners"]["hrn"]["decisions"][0]
+    assert len(decisions) == 5
+    assert [f"  {decision['said']}" for decision in decisions] == [line.rstrip() for line in lines[-6:-1]]
     assert result["command"] == "hashroute demo"
 
 
 def test_it_remembers(finished: tuple[Path, subprocess.CompletedProcess[str], float]) -> None:
-    learners = json.loads((finished[0] / "result.json").read_text())["learners"]
-    last = learners["network"]["accuracy"][0][-1]
-    assert sum(last) / len(last) >= 95
-    control = learners["hash-only"]["accuracy"][0]
-    for before, after in pairwise(control):  # nothing learned but the heads: nothing forgotten
-        assert all(old is None or old == new for old, new in zip(before, after, strict=True))
+    learners = json.loads((finished[0] / "results.json").read_text())["learners"]
+    assert metrics.final(learners["hrn"]["accuracy"][0]) >= 95
+    for name in ("hrn", "hash-only"):  # units are frozen, or there are none: nothing is forgotten
+        for before, after in pairwise(learners[name]["accuracy"][0]):
+            assert all(old is None or old == new for old, new in zip(before, after, strict=True))
 
 
-def test_the_saved_model_gives_the_saved_accuracy(
+def test_the_saved_models_give_the_saved_accuracy(
     finished: tuple[Path, subprocess.CompletedProcess[str], float],
 ) -> None:
-    folder = finished[0]
-    state = load_file(folder / "model.safetensors")
-    network = HashRoutedNetwork.from_state_dict(
-        {name.removeprefix("network."): tensor for name, tensor in state.items() if name.startswith("network.")}
-    ).eval()
-    heads = nn.ModuleList(new_head(network.features) for _ in range(5))
-    heads.load_state_dict(
-        {name.removeprefix("heads."): tensor for name, tensor in state.items() if name.startswith("heads.")}
-    )
-    saved = json.loads((folder / "result.json").read_text())["learners"]["network"]["accuracy"][0][-1]
-    for task, head, expected in zip(load_scenario("digits").tasks, heads, saved, strict=True):
-        images = pixels(task.test.images, torch.device("cpu"))
-        right = (head(network(images).features).argmax(1) == task.test.labels).float().mean().item() * 100
-        assert right == pytest.approx(expected)
+    learners = json.loads((finished[0] / "results.json").read_text())["learners"]
+    for name, entry in learners.items():
+        folder = finished[0] / f"{name}-seed0"
+        learner = load_learner(folder)
+        assert json.loads((folder / "settings.json").read_text())["command"] == "hashroute demo"
+        for number, task in enumerate(load_scenario("digits").tasks):
+            right = (learner.predict(task.test.images, number) == task.test.labels).float().mean().item() * 100
+            assert right == pytest.approx(entry["accuracy"][0][-1][number])
 
 
-def demo(seed: int, epochs: int) -> DemoRun:
-    return train(DemoSettings(seed=seed, epochs=epochs), load_scenario("digits").tasks, Console(quiet=True))
+def demo(seed: int, epochs: int, folder: Path) -> dict[str, Any]:
+    return train(DemoSettings(seed=seed, epochs=epochs), "", folder, Console(quiet=True))["learners"]
 
 
 def test_every_unit_that_convolved_for_some_sample_learned() -> None:
@@ -100,28 +104,44 @@ def test_every_unit_that_convolved_for_some_sample_learned() -> None:
 
     hook = nn.modules.module.register_module_forward_hook(record)
     try:
-        run = demo(0, 1)
+        learner: Any = run(load_scenario("digits"), "hrn-paper")[1]
     finally:
         hook.remove()
     assert len(convolved) >= 2
     torch.manual_seed(0)
-    fresh = HashRoutedNetwork((1, 8, 8), **NETWORK, seed=0)
+    fresh: Any = create_learner("hrn-paper", learner.image_shape, learner.settings, 0, **vars(learner.options))
     for unit in convolved:
-        for name, weight in run.network.units[unit].named_parameters():
-            assert not torch.equal(weight, fresh.units[unit].get_parameter(name)), f"unit {unit}: {name} did not move"
+        for name, weight in learner.encoder.units[unit].named_parameters():
+            before = fresh.encoder.units[unit].get_parameter(name)
+            assert not torch.equal(weight, before), f"unit {unit}: {name} did not move"
 
 
-def test_same_seed_same_result() -> None:
-    first, second, other = demo(1, 1), demo(1, 1), demo(2, 1)
-    assert first.accuracy == second.accuracy
-    assert torch.equal(first.network.bases.vectors, second.network.bases.vectors)
-    assert not torch.equal(first.network.bases.vectors, other.network.bases.vectors)
+def test_same_seed_same_result(tmp_path: Path) -> None:
+    first, second, other = (demo(seed, 1, tmp_path / str(n)) for n, seed in enumerate((1, 1, 2)))
+    for name in first:
+        assert first[name]["accuracy"] == second[name]["accuracy"]
+        one, again = ((tmp_path / n / f"{name}-seed1" / "model.safetensors").read_bytes() for n in ("0", "1"))
+        assert one == again
+        assert one != (tmp_path / "2" / f"{name}-seed2" / "model.safetensors").read_bytes()
+    assert first != other
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_it_remembers_with_any_seed(seed: int) -> None:
-    assert metrics.final(demo(seed, 10).accuracy["network"]) >= 95
+def test_it_remembers_with_any_seed(seed: int, tmp_path: Path) -> None:
+    learners = demo(seed, 10, tmp_path)
+    assert metrics.final(learners["hrn"]["accuracy"][0]) >= 95
+    assert metrics.forgetting(learners["hrn"]["accuracy"][0]) == 0
+
+
+def test_the_largest_seed_works(tmp_path: Path) -> None:
+    assert list(demo(2**63 - 1, 1, tmp_path)) == ["hrn", "hrn-paper", "vc", "hash-only"]
+
+
+def test_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
+    said = on_a_terminal([*COMMAND, "demo", "--epochs", "1"], tmp_path)
+    assert re.search(r"(hrn|hrn-paper|vc|hash-only) learns \d or \d .*━", said)
+    assert "saved in runs/demo-seed0" in said
 
 
 def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:

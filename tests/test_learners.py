@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from PIL import Image
 from test_scenarios import NEEDS
 from torch import Tensor
 from torch.func import functional_call
@@ -20,12 +24,13 @@ from torch.func import functional_call
 from hashroute import Learner, Scenario, Task, create_learner, load_learner, load_scenario, register_learner, run
 from hashroute.data import Split, dataset_status
 from hashroute.learners import LEARNERS
-from hashroute.learners.base import augment
+from hashroute.learners.base import LearnedTask, augment
 from hashroute.learners.gpm import extend_basis
 from hashroute.learners.plain import Vanilla
+from hashroute.samples import samples
 from hashroute.scenarios import SCENARIOS
 from hashroute.settings import PUBLISHED, Settings, settings_for
-from hashroute.training import learner_options, task_free_accuracy
+from hashroute.training import flow, learner_options, task_free_accuracy
 
 BUILT_IN = tuple(LEARNERS)
 
@@ -378,10 +383,66 @@ def test_a_run_of_the_hash_routed_network_says_how_it_routes() -> None:
         assert all(0 <= fill <= 1 for fill in routing["basis_fill"])
         assert 1 <= routing["paths"] <= len(scenario.tasks[number].test)
         assert len(routing["unchanged_paths"]) == number
-    assert all({"usage", "basis_fill", "paths", "loss"} <= record.keys() for record in records)
+    assert all({"usage", "basis_fill", "ages", "paths", "loss"} <= record.keys() for record in records)
     paths: Any = learner
     same = paths.paths(scenario.tasks[0].test.images, 0)
     assert same.shape == (len(scenario.tasks[0].test), 2)
+    assert paths.encoder.bases.ages.tolist() == records[-1]["ages"] == outcome.routing[-1]["ages"]
+    assert [list(record.get("flow", ())) for record in records[1::2]] == [
+        [task.name for task in scenario.tasks[:known]] for known in (1, 2, 3)
+    ]
+    for level, unit, then, share in records[-1]["flow"]["0 or 1"]:
+        assert level == 0
+        assert share == ((same[:, 0] == unit) & (same[:, 1] == then)).double().mean().item() > 0
+
+
+def test_flow_counts_images_that_stop_on_the_way() -> None:
+    paths = torch.tensor([[0, 1, 2], [0, 1, -1], [0, -1, -1], [3, 1, 2]])
+    assert flow(paths) == [(0, 0, -1, 0.25), (0, 0, 1, 0.5), (0, 3, 1, 0.25), (1, 1, -1, 0.25), (1, 1, 2, 0.5)]
+
+
+@pytest.mark.parametrize("evaluate_on", ["test", "validation"])
+@pytest.mark.parametrize("name", ["hrn", "hrn-paper", "vc"])
+def test_a_run_keeps_samples_of_what_it_was_measured_on(name: str, evaluate_on: Any, tmp_path: Path) -> None:
+    scenario = digits(3)
+    learner: Any = run(scenario, name, short(), folder=tmp_path, evaluate_on=evaluate_on)[1]
+    kept = json.loads((tmp_path / "samples.json").read_text())
+    assert [sample["task"] for sample in kept] == [task.name for task in scenario.tasks for _ in range(2)]
+    assert all(one["label"] != other["label"] for one, other in zip(kept[::2], kept[1::2], strict=True))
+    for sample in kept:
+        number = learner.task_number(sample["task"])
+        shown = Image.open(io.BytesIO(base64.b64decode(sample["image"].removeprefix("data:image/png;base64,"))))
+        images = torch.from_numpy(np.array(shown))[None, None]
+        split = getattr(scenario.tasks[number], evaluate_on)
+        (row,) = (split.images == images).flatten(1).all(1).nonzero()[0].tolist()
+        names = scenario.tasks[number].class_names
+        assert sample["label"] == names[split.labels[row]]
+        assert sample["predicted"] == names[learner.predict(images, number)[0]]
+        answer = learner.predict(images)
+        assert sample["task_free"] == {
+            "task": scenario.tasks[answer.tasks[0]].name,
+            "label": scenario.tasks[answer.tasks[0]].class_names[answer.labels[0]],
+        }
+        if name == "hrn-paper":
+            assert sample["known_by"] == "units"
+            assert sample["path"] == learner.paths(images, number)[0].tolist()
+            assert sample["path"][0] == np.argmax(sample["projections"])  # the best one takes the image
+            assert max(sample["projections"]) <= 1
+        elif name == "hrn":
+            assert (sample["known_by"], sample["path"]) == ("memories", None)
+            assert sample["projections"] == pytest.approx(learner.familiarity(images)[0].tolist(), abs=1e-3)
+        else:
+            assert (sample["known_by"], sample["path"], sample["projections"]) == (None, None, None)
+
+
+def test_samples_of_many_tasks_are_evenly_chosen() -> None:
+    task = digits(1).tasks[0]
+    scenario = Scenario("many", tuple(replace(task, name=str(number)) for number in range(23)))
+    learner = create_learner("hash-only", (1, 8, 8), short())
+    for each in scenario.tasks:
+        learner.add_task(LearnedTask(each.name, each.class_names))
+    found = samples(learner, [(each, each.test) for each in scenario.tasks])
+    assert [sample["task"] for sample in found] == [str(number) for number in range(0, 23, 2) for _ in range(2)]
 
 
 def test_published_options_are_those_of_the_paper() -> None:

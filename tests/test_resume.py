@@ -61,6 +61,8 @@ def test_a_stopped_run_ends_like_an_undisturbed_one(learner: str, tmp_path: Path
             continue
     whole, parts = numbers(tmp_path / "whole"), numbers(tmp_path / "parts")
     assert whole == parts
+    for file in ("samples.json", "settings.json"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes()
     assert len(whole[1]) == (2 if learner == "joint" else 6)
     one, other = (load_learner(tmp_path / part).state() for part in ("whole", "parts"))
     assert one.keys() == other.keys()

@@ -9,6 +9,7 @@ from hashroute.learners.base import (
     TaskFree,
     create_learner,
     find_learner,
+    import_plugins,
     load_learner,
     register_learner,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "TaskFree",
     "create_learner",
     "find_learner",
+    "import_plugins",
     "load_learner",
     "register_learner",
 ]

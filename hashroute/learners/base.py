@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar, overload
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from typing_extensions import Self
 from hashroute.scenarios import Task
 from hashroute.settings import HeadSpec, Settings, settings_for
 from hashroute.storage import replace_file, write_json
+from hashroute.units import ConvUnit
 
 FORMAT = 1
 """Of saved learners; a reader of another format says so."""
@@ -70,6 +72,14 @@ class TaskFree(NamedTuple):
 
     tasks: Tensor
     labels: Tensor
+
+
+class Familiar(NamedTuple):
+    """How well images are known, by each of a learner's units or memories."""
+
+    parts: Literal["units", "memories"]
+    values: Tensor
+    """(n, parts)"""
 
 
 @dataclass
@@ -189,6 +199,15 @@ class Learner(nn.Module):
     def analyse(self, images: Tensor, task: int) -> dict[str, Any]:  # noqa: ARG002
         """What a kind of learner can say about its own work on images of a task, for the log."""
         return {}
+
+    def unit_facts(self) -> list[dict[str, Any]]:
+        """What there is to say of each of its units, by name: shares are fractions."""
+        units = [(name, unit) for name, unit in self.encoder.named_modules() if isinstance(unit, ConvUnit)]
+        return [{"unit": name, "parameters": count_weights(unit)} for name, unit in units]
+
+    def known_by(self, images: Tensor, task: int) -> Familiar | None:  # noqa: ARG002
+        """How well its units or memories know images of a task, where it has such."""
+        return None
 
     # ---------------------------------------------------------------- learning
 
@@ -394,8 +413,8 @@ class Learner(nn.Module):
 
     def parameter_counts(self) -> dict[str, int]:
         """Weights of the encoder and of all heads."""
-        heads = sum(weight.numel() for weight in self.heads.parameters())
-        return {"encoder": sum(weight.numel() for weight in self.parameters()) - heads, "heads": heads}
+        heads = count_weights(self.heads)
+        return {"encoder": count_weights(self) - heads, "heads": heads}
 
     def bytes_kept(self) -> dict[str, int]:
         """Bytes that must be kept between tasks: weights, and memory beside them."""
@@ -516,6 +535,11 @@ def augment(images: Tensor, augmentations: frozenset[str]) -> Tensor:
     return images
 
 
+def count_weights(module: nn.Module) -> int:
+    """How many weights a module has."""
+    return sum(weight.numel() for weight in module.parameters())
+
+
 def _bytes(tensors: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -584,15 +608,41 @@ def create_learner(
     return kind(image_shape, settings, options_from_dict(kind.Options, options), seed)
 
 
+def import_plugins(modules: Sequence[str]) -> None:
+    """Import modules that register learners or scenarios of their own."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # whatever a module of someone else's may raise
+            what = f"{type(error).__name__}: {error}"
+            raise ValueError(f"--plugins has {name!r}, which cannot be imported: {what}") from None
+
+
 def load_learner(folder: str | Path) -> Learner:
     """The learner that was saved in a folder."""
     folder = Path(folder)
-    description = json.loads((folder / "learner.json").read_text())
-    if description["format"] != FORMAT:
+    for name in ("learner.json", "model.safetensors"):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} holds no model, {name} is missing: give the folder of a run that is finished")
+    try:
+        description = json.loads((folder / "learner.json").read_text())
+        found, kind = description["format"], description["learner"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{folder / 'learner.json'} is damaged: expected what a learner's save writes") from None
+    if found != FORMAT:
         raise ValueError(
-            f"{folder} holds a learner of format {description['format']}, this version reads {FORMAT}: "
+            f"{folder} holds a learner of format {found}, this version reads {FORMAT}: "
             "use the version of hashroute that wrote it"
         )
-    learner = find_learner(description["learner"]).from_description(description)
-    learner.load_state(load_file(folder / "model.safetensors"))
+    kind = find_learner(kind)
+    try:
+        learner: Learner = kind.from_description(description)
+        learner.load_state(load_file(folder / "model.safetensors"))
+    except OSError:
+        raise
+    except Exception as error:  # a file may be damaged in any way
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ValueError(
+            f"{folder} holds a model that cannot be read, it is damaged or of another version of hashroute ({what})"
+        ) from None
     return learner.eval()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hashroute.forest import Forest
 from hashroute.hashing import FeatureHash
-from hashroute.learners.base import Learner, evenly, register_learner
+from hashroute.learners.base import Familiar, Learner, count_weights, evenly, register_learner
 from hashroute.memory import Memories, edges
 from hashroute.scenarios import Task
 
@@ -105,7 +105,7 @@ class HRN(Learner):
         """The path of each task."""
         self.known_as: list[int] = []
         """The memory of each task's data."""
-        numbers = sum(weight.numel() for weight in self.encoder.new_units().parameters())
+        numbers = count_weights(self.encoder.new_units())
         count = self.options.directions
         size = min(self.options.memory_features, max(count + 1, numbers // (count + 2)))
         self.memory_hash = FeatureHash(size, (self.seed << 8) + 255)
@@ -201,7 +201,7 @@ class HRN(Learner):
             self.ways.pop()
             head = copy.deepcopy(self.heads[number])
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.seed * 1000 + number)
+                torch.manual_seed((self.seed * 1000 + number) % 2**63)
                 self._train_head(head, seen, task.train.labels.to(self.device), self.settings.epochs_of(number))
             with torch.no_grad():
                 right = (head(held).argmax(1).cpu() == task.validation.labels).double()
@@ -282,6 +282,10 @@ class HRN(Learner):
         likely = self.memories.log_likelihood(self._hashed(images))
         return (likely - usual[:, 0]) / usual[:, 1].clamp_min(1e-6)
 
+    def known_by(self, images: Tensor, task: int) -> Familiar:  # noqa: ARG002
+        """The familiarity of images to every memory."""
+        return Familiar("memories", self.familiarity(images))
+
     def asked(self, images: Tensor) -> Tensor:
         """Heads of tasks whose data makes an image about as likely as the data that makes it most likely."""
         likely = self.memories.log_likelihood(self._hashed(images))
@@ -293,6 +297,19 @@ class HRN(Learner):
     def analyse(self, images: Tensor, task: int) -> dict[str, Any]:  # noqa: ARG002
         """The task's path, and how many units there are."""
         return {"path": self.ways[task], "units": len(self.encoder) * len(self.settings.encoder)}
+
+    def unit_facts(self) -> list[dict[str, Any]]:
+        """Of each unit its path and level, its weights, the path that it was forked from, and the tasks that use it."""
+        return [
+            {
+                "unit": f"{path}.{level}",
+                "parameters": count_weights(unit),
+                "forked_from": None if parent is None else f"{parent}.{level}",
+                "tasks": [task.name for task, way in zip(self.tasks, self.ways, strict=True) if way == path],
+            }
+            for path, (units, parent) in enumerate(zip(self.encoder.paths, self.encoder.parents, strict=True))
+            for level, unit in enumerate(units.children())
+        ]
 
     # ---------------------------------------------------------------- files
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hashroute.learners.base import Batch, LearnedTask, Learner, register_learner
+from hashroute.learners.base import Batch, Familiar, LearnedTask, Learner, count_weights, register_learner
 from hashroute.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
 from hashroute.units import ChannelRule, UnitSpec
 
@@ -109,15 +109,37 @@ class HRNPaper(Learner):
         return torch.cat([self.encoder(self.scale(part, task)).paths for part in self._parts(images)])
 
     def analyse(self, images: Tensor, task: int) -> dict[str, Any]:
-        """Share of selections of each unit, fill of its basis, and how many paths the images spread over."""
+        """Share of selections of each unit, fill and age of its basis, and how many paths the images spread over."""
         paths = self.paths(images, task).cpu()
         visits = torch.bincount(paths[paths >= 0], minlength=len(self.encoder.units)).double()
         share = paths.unique(dim=0, return_counts=True)[1].double() / len(paths)
         return {
             "usage": (visits / visits.sum().clamp_min(1)).tolist(),
             "basis_fill": (self.encoder.bases.ranks / self.encoder.bases.size).tolist(),
+            "ages": self.encoder.bases.ages.tolist(),
             "paths": float((-(share * share.log()).sum()).exp()),
         }
+
+    def unit_facts(self) -> list[dict[str, Any]]:
+        """Of each unit its weights, share of selections in training, fill and age of its basis, and replacements."""
+        bases = self.encoder.bases
+        usage = bases.usage / bases.usage.sum().clamp_min(1)
+        columns = (usage, bases.ranks / bases.size, bases.ages, bases.replacements)
+        return [
+            dict(zip(("unit", "parameters", "usage", "basis_fill", "age", "replacements"), row, strict=True))
+            for row in zip(
+                range(len(bases)),
+                map(count_weights, self.encoder.units),
+                *(column.tolist() for column in columns),
+                strict=True,
+            )
+        ]
+
+    @torch.no_grad()
+    def known_by(self, images: Tensor, task: int) -> Familiar:
+        """Lengths of the projections of images' hash vectors h_0 on the bases of all units."""
+        hashed = self.encoder.image_hash.normalised(self.scale(images, task))
+        return Familiar("units", torch.linalg.vector_norm(self.encoder.bases.vectors @ hashed.T, dim=1).T)
 
     def description(self) -> dict[str, Any]:
         return {**super().description(), "network": self.encoder.config}
