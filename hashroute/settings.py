@@ -152,12 +152,23 @@ def result_name(scenario: str, profile: Profile) -> str:
 
 
 def tuned_options(name: str, path: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Options by learner that `hashroute search` chose: from its file, or what came with hashroute for this name."""
-    file = path or resources.files("hashroute") / "tuned" / f"{name}.json"
-    if path is None and not file.is_file():
-        return {}
+    """Options by learner that `hashroute search` chose: from its file, or what came with hashroute for this name.
+
+    What came with hashroute is in tuned/NAME.json, and in tuned/NAME.LEARNER.json where a learner had its own search.
+    """
+    if path is not None:
+        return _chosen(path.read_text(), path)
+    files = sorted(resources.files("hashroute").joinpath("tuned").iterdir(), key=lambda file: file.name)
+    found: dict[str, dict[str, Any]] = {}
+    for file in files:
+        if file.name.startswith(f"{name}."):
+            found |= _chosen(file.read_text(), file)
+    return found
+
+
+def _chosen(text: str, file: object) -> dict[str, dict[str, Any]]:
     try:
-        chosen: dict[str, dict[str, Any]] = json.loads(file.read_text())["chosen"]
+        chosen: dict[str, dict[str, Any]] = json.loads(text)["chosen"]
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{file} is not what hashroute search writes: give the file that it named") from None
     return chosen
