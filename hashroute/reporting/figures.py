@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hashroute import metrics
 from hashroute.reporting.gather import Group, Run, group_of
@@ -39,7 +39,7 @@ STYLES = {
     "separate": ("#A6761D", ":", "*"),
     "joint": (INK, "--", "h"),
 }
-"""Colour, line and marker of each learner, told apart also by the colour-blind; controls dotted, the landmark dashed."""
+"""Colour, line and marker of each learner, told apart by the colour-blind, too; controls dotted, joint dashed."""
 OTHERS = [(colour, "-.", marker) for colour, _, marker in STYLES.values()]
 """For learners that are not in STYLES."""
 
@@ -47,7 +47,7 @@ COLUMN, PAGE = 3.5, 7.2
 """Inches: the width of a paper's column, and of its page."""
 
 SETTINGS: dict[str, Any] = {
-    **{name: INK for name in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")},
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     "grid.color": INK,
     "font.size": 8,
     "axes.titlesize": 8,
@@ -149,11 +149,11 @@ def _settings() -> Iterator[None]:
         yield
 
 
-def _figure(width: float, height: float) -> Figure:
+def _figure(width: float, height: float, layout: Literal["constrained", "none"] = "constrained") -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
@@ -207,7 +207,9 @@ def _mean(row: Sequence[float | None]) -> float | None:
 def curves(group: Group, name: str, title: str, value: Callable[[Sequence[float | None]], float | None]) -> Picture:
     """A value of the accuracy matrix's rows after each task."""
     with _settings():
-        caption = "Test accuracy after each task. Lines are means over seeds, bands reach from the lowest to the highest."
+        caption = (
+            "Test accuracy after each task. Lines are means over seeds, bands reach from the lowest to the highest."
+        )
         picture = Picture(name, title, caption, _figure(COLUMN, 3.1))
         axes = picture.figure.subplots()
         _draw_curves(picture, axes, group, value)
@@ -273,7 +275,8 @@ def tradeoff(group: Group) -> Picture | None:
             mean = (fmean(first for first, _ in pairs), fmean(lost for _, lost in pairs))
             if name in ("separate", "hash-only"):
                 picture.name_part(axes.axvline(mean[0], color=colour, linestyle=":", linewidth=1), name)
-            for some, size, label in ((pairs, 3.5, None), ([mean], 8.0, name)):
+            marks = [([mean], 8.0, name), *([(pairs, 3.5, None)] if len(pairs) > 1 else [])]
+            for some, size, label in marks:
                 look: dict[str, Any] = dict(color=colour, markersize=size, label=label, alpha=0.85)
                 (drawn,) = axes.plot(*zip(*some, strict=True), marker, linestyle="", markeredgewidth=0, **look)
                 labels = [f"right after learning {first:.2f} %, forgotten" for first, _ in some]
@@ -290,15 +293,19 @@ def tradeoff(group: Group) -> Picture | None:
 def heat_maps(group: Group) -> Picture | None:
     """The accuracy matrix of each learner, mean over seeds."""
     count = len(group.tasks)
-    matrices = {name: mean_matrix(runs, count) for name, runs in group.learners.items()}
+    matrices = {
+        name: mean_matrix(runs, count) for name, runs in group.learners.items() if any(r.accuracy for r in runs)
+    }
     known = [value for rows in matrices.values() for row in rows for value in row if math.isfinite(value)]
     if not known:
         return None
     with _settings():
         across = min(3, len(matrices))
         down = math.ceil(len(matrices) / across)
-        height = (PAGE - 1.2) / 3 * down + 0.9
-        caption = "A row after each task, a column for each: what is known of it then. Mean over seeds, test accuracy, %."
+        height = down * min(2.0, 0.5 + 0.3 * count) + 0.9
+        caption = (
+            "A row after each task, a column for each: what is known of it then. Mean over seeds, test accuracy, %."
+        )
         picture = Picture("matrices", "Accuracy matrices", caption, _figure(PAGE, height), wide=True)
         panels = picture.figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         low = math.floor(min(known) / 10) * 10
@@ -306,8 +313,8 @@ def heat_maps(group: Group) -> Picture | None:
             if place >= len(matrices):
                 axes.set_axis_off()
         for axes, (name, rows) in zip(panels.flat, matrices.items(), strict=False):
-            look: dict[str, Any] = dict(cmap="cividis", vmin=low, vmax=max(100, *known), interpolation="none")
-            image = axes.imshow(rows, aspect="auto" if count > 1 else "equal", **look)
+            look: dict[str, Any] = dict(cmap="viridis", vmin=low, vmax=max(100, *known), interpolation="none")
+            image = axes.imshow(rows, aspect="auto", **look)
             axes.set_title(name)
             axes.spines[:].set_visible(False)
             axes.tick_params(length=0)
@@ -356,17 +363,24 @@ def usage(run: Run) -> Picture | None:
     rows = [[some[unit] if unit < len(some) else math.nan for some in shares] for unit in range(units)]
     with _settings():
         title = "Share of use of each unit after every epoch"
-        caption = f"{run.said}, validation images of the task being learned. Lines part tasks; a unit added later starts where it came."
+        caption = (
+            f"{run.said}, validation images of the task being learned. Lines part tasks; "
+            "the row of a unit that was added starts where it came."
+        )
         height = 1.3 + 0.22 * min(units, 24)
         picture = Picture(f"usage-{run.learner}", title, caption, _figure(PAGE, height), wide=True)
         axes = picture.figure.subplots()
         extent = (0.5, len(records) + 0.5, units - 0.5, -0.5)
         image = axes.imshow(rows, aspect="auto", cmap="viridis", vmin=0, interpolation="none", extent=extent)
         columns = [f"{record.get('task')}, epoch {record.get('epoch')}" for record in records]
-        picture.name_part(axes, run.learner, rows=[f"unit {unit}" for unit in range(units)], columns=columns, values=rows)
+        picture.name_part(
+            axes, run.learner, rows=[f"unit {unit}" for unit in range(units)], columns=columns, values=rows
+        )
         names = [f"{unit}" if unit < len(shares[0]) else f"{unit}, added" for unit in range(units)]
         _name_ticks(axes.yaxis, names) if units > 24 else axes.set_yticks(range(units), names)
-        starts = [n for n, r in enumerate(records) if n == 0 or r.get("task_number") != records[n - 1].get("task_number")]
+        starts = [
+            n for n, r in enumerate(records) if n == 0 or r.get("task_number") != records[n - 1].get("task_number")
+        ]
         for start in starts[1:]:
             axes.axvline(start + 0.5, color=INK, linewidth=1.6)
         above = axes.secondary_xaxis("top")
@@ -402,7 +416,9 @@ def unit_bars(run: Run) -> Picture | None:
             picture.figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat, panels, strict=True
         ):
             for unit, bar in enumerate(axes.bar(range(len(values)), values, color=style(run.learner)[0], width=0.7)):
-                picture.name_part(bar, run.learner, labels=[f"unit {unit}, {label.rstrip(', %')}"], values=[values[unit]])
+                picture.name_part(
+                    bar, run.learner, labels=[f"unit {unit}, {label.rstrip(', %')}"], values=[values[unit]]
+                )
             axes.set_ylabel(label)
             axes.grid(axis="y")
             _name_ticks(axes.xaxis, [str(unit) for unit in range(len(values))])
@@ -531,7 +547,7 @@ def forest(run: Run, levels: int) -> Picture | None:
         for text in texts:
             tops.append(height)
             height += 0.15 * (1 + text.count("\n")) + 0.12
-        picture = Picture(f"forest-{run.learner}", title, caption, _figure(PAGE, height + 0.1), wide=True)
+        picture = Picture(f"forest-{run.learner}", title, caption, _figure(PAGE, height + 0.1, "none"), wide=True)
         axes = picture.figure.add_axes((0.01, 0, 0.98, 1))
         axes.set(xlim=(-0.15, PAGE * 0.98 - 0.15), ylim=(height + 0.1, 0))
         axes.set_axis_off()
@@ -549,7 +565,7 @@ def forest(run: Run, levels: int) -> Picture | None:
             said = "; ".join(str(decision.get("said") or decision["task"]) for decision in paths[path].decisions)
             picture.name_part(units, run.learner, labels=[said] * levels, values=[None] * levels)
             axes.text(start, tops[rows.index(path)], text, va="top", fontsize=7.5, linespacing=1.35)
-        return _settle(picture)
+        return picture
 
 
 def _forest_text(path: Branch, width: int) -> str:
