@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hashroute import metrics
 from hashroute.reporting.gather import Group, Run, group_of
@@ -46,7 +46,7 @@ OTHERS = [(colour, "-.", marker) for colour, _, marker in STYLES.values()]
 COLUMN, PAGE = 3.5, 7.2
 """Inches: the width of a paper's column, and of its page."""
 
-SETTINGS: dict[str, Any] = {
+SETTINGS: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     "grid.color": INK,
     "font.size": 8,
@@ -55,6 +55,7 @@ SETTINGS: dict[str, Any] = {
     "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.axisbelow": True,
     "axes.linewidth": 0.6,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
@@ -149,7 +150,7 @@ def _settings() -> Iterator[None]:
         yield
 
 
-def _figure(width: float, height: float, layout: Literal["constrained", "none"] = "constrained") -> Figure:
+def _figure(width: float, height: float, layout: Any = "constrained") -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -175,7 +176,7 @@ def _name_ticks(axis: Any, names: Sequence[str], turn: bool = False) -> None:
     axis.set_ticks(places, labels, **named)
 
 
-def _legend(picture: Picture, axes: Axes, place: str, columns: int) -> None:
+def _legend(picture: Picture, axes: Axes, place: Any, columns: int) -> None:
     """A legend outside of the axes, whose entries belong to their learners."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
@@ -183,6 +184,12 @@ def _legend(picture: Picture, axes: Axes, place: str, columns: int) -> None:
         for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
             picture.name_part(handle, text.get_text())
             picture.name_part(text, text.get_text())
+
+
+def _colour_bar(picture: Picture, image: Any, axes: Any, label: str) -> None:
+    bar: Any = picture.figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02, label=label)
+    bar.solids.set_rasterized(True)
+    bar.outline.set_visible(False)
 
 
 def _settle(picture: Picture) -> Picture:
@@ -331,9 +338,7 @@ def heat_maps(group: Group) -> Picture | None:
         if count > 3 or max(map(len, group.tasks)) > 8:
             for axes in panels[-1]:
                 axes.tick_params(axis="x", rotation=90)
-        bar = picture.figure.colorbar(image, ax=panels, fraction=0.03, pad=0.02, label="accuracy, %")
-        bar.solids.set_rasterized(True)
-        bar.outline.set_visible(False)
+        _colour_bar(picture, image, panels, "accuracy, %")
         return _settle(picture)
 
 
@@ -393,9 +398,7 @@ def usage(run: Run) -> Picture | None:
         axes.spines[:].set_visible(False)
         axes.set_xlabel("epochs, over all tasks")
         axes.set_ylabel("unit")
-        bar = picture.figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02, label="share, %")
-        bar.solids.set_rasterized(True)
-        bar.outline.set_visible(False)
+        _colour_bar(picture, image, axes, "share, %")
         return _settle(picture)
 
 
@@ -412,7 +415,7 @@ def unit_bars(run: Run) -> Picture | None:
         if len(panels) == 1:
             caption += " Ages were not written down."
         picture = Picture(f"units-{run.learner}", "The units' bases", caption, _figure(COLUMN, 1.5 * len(panels) + 0.3))
-        for axes, (_, label, values) in zip(
+        for axes, (part, label, values) in zip(
             picture.figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat, panels, strict=True
         ):
             for unit, bar in enumerate(axes.bar(range(len(values)), values, color=style(run.learner)[0], width=0.7)):
@@ -420,6 +423,7 @@ def unit_bars(run: Run) -> Picture | None:
                     bar, run.learner, labels=[f"unit {unit}, {label.rstrip(', %')}"], values=[values[unit]]
                 )
             axes.set_ylabel(label)
+            axes.set_ylim(0, 100 if part == "basis_fill" else None)
             axes.grid(axis="y")
             _name_ticks(axes.xaxis, [str(unit) for unit in range(len(values))])
         axes.set_xlabel("unit")
@@ -547,7 +551,7 @@ def forest(run: Run, levels: int) -> Picture | None:
         for text in texts:
             tops.append(height)
             height += 0.15 * (1 + text.count("\n")) + 0.12
-        picture = Picture(f"forest-{run.learner}", title, caption, _figure(PAGE, height + 0.1, "none"), wide=True)
+        picture = Picture(f"forest-{run.learner}", title, caption, _figure(PAGE, height + 0.1, None), wide=True)
         axes = picture.figure.add_axes((0.01, 0, 0.98, 1))
         axes.set(xlim=(-0.15, PAGE * 0.98 - 0.15), ylim=(height + 0.1, 0))
         axes.set_axis_off()

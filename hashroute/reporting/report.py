@@ -54,13 +54,15 @@ def run_report(settings: ReportSettings, command: str, console: Console) -> Path
         for picture in some:
             picture.name = _plain(f"{name}-{picture.name}")
             for form in ("png", "pdf"):
-                content = picture.save(form)
-                replace_file(folder / f"{picture.name}.{form}", lambda file, content=content: file.write_bytes(content))
+                _write(folder / f"{picture.name}.{form}", picture.save(form))
     page = settings.output / "report.html"
-    text = render(groups, names, drawn, left_out, command)
-    replace_file(page, lambda file: file.write_text(text, encoding="utf-8"))
+    _write(page, render(groups, names, drawn, left_out, command).encode())
     console.print(f"report in {page}", markup=False, highlight=False, soft_wrap=True)
     return page
+
+
+def _write(path: Path, content: bytes) -> None:
+    replace_file(path, lambda file: file.write_bytes(content))
 
 
 def render(
@@ -71,7 +73,7 @@ def render(
     sections = [_section(*each, values) for each in zip(groups, names, drawn, strict=True)]
     head = [f"<h1>{escape(' · '.join(dict.fromkeys(group.scenario for group in groups)))}</h1>"]
     head += [f'<p class="lead">{_lead(group, len(groups) > 1)}</p>' for group in groups]
-    head.append(f"<nav>{''.join(link for links, _ in sections for link in links)}</nav></header>")
+    head.append(f"<nav>{''.join(f'<div>{links}</div>' for links, _ in sections)}</nav></header>")
     if left_out:
         head.append(_missing(left_out))
     body = "\n".join([*head, *(text for _, text in sections)])
@@ -86,6 +88,7 @@ def render(
     )
 
 
+_WORDS = ' class="words"'
 _COPY = '<button type="button" class="copy">copy</button>'
 
 
@@ -137,12 +140,12 @@ def _lead(group: Group, named: bool) -> str:
     return escape(said)
 
 
-def _section(group: Group, name: str, drawn: Sequence[Picture], values: dict[str, Any]) -> tuple[list[str], str]:
+def _section(group: Group, name: str, drawn: Sequence[Picture], values: dict[str, Any]) -> tuple[str, str]:
     """Links to a group's parts, and its part of the page."""
-    figures = {picture.name.removeprefix(f"{name}-").split("-")[0]: [] for picture in drawn}  # type: dict[str, list[str]]
+    figures: dict[str, list[str]] = {}
     for number, picture in enumerate(drawn):
         kind = picture.name.removeprefix(f"{name}-").split("-")[0]
-        figures[kind].append(_figure(picture, f"{name}-{number}-", values))
+        figures.setdefault(kind, []).append(_figure(picture, f"{name}-{number}-", values))
 
     def some(*kinds: str) -> str:
         found = [text for kind in kinds for text in figures.get(kind, [])]
@@ -162,7 +165,7 @@ def _section(group: Group, name: str, drawn: Sequence[Picture], values: dict[str
     for title, part in parts.items():
         links.append(f'<a href="#{name}-{title.lower()}">{title}</a>')
         text.append(f'<h3 id="{name}-{title.lower()}">{title}</h3>{part}')
-    return links, "\n".join([*text, "</section>"])
+    return "".join(links), "\n".join([*text, "</section>"])
 
 
 def _subtitle(group: Group) -> str:
@@ -353,12 +356,15 @@ def _table(
         for column, cell in enumerate(row):
             number = _value(cell.split(" / ")[-1])
             attribute = f' data-number="{number}"' if number is not None and column >= words else ""
-            attribute += ' class="words"' if 0 < column < words else ""
+            attribute += _WORDS if column < words else ""
             shown = escape(cell) if paper or column not in best else _bold(cell, best[column])
             cells.append(f"<td{attribute}>{shown}</td>")
         kind = ' class="paper"' if paper else ""
         text.append(f'<tr{kind} data-learner="{escape(owner)}">{"".join(cells)}</tr>')
-    head = "".join(f'<th scope="col"><button type="button">{escape(header)}</button></th>' for header in headers)
+    head = "".join(
+        f'<th scope="col"{_WORDS if column < words else ""}><button type="button">{escape(header)}</button></th>'
+        for column, header in enumerate(headers)
+    )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(text)}</tbody></table>"
     return f'<div class="table"><div><h4>{escape(title)}</h4>{_COPY}</div><div class="scroll">{table}</div></div>'
 
