@@ -27,7 +27,7 @@ SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 IMAGE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]{1,60000}")
 HIGHEST = {"final", "right after", "best-ever", "backward transfer", "no task given", "data set found", "images/s"}
 LOWEST = {"forgetting", "intransigence", "kept, kB"}
-SAMPLES = 12
+SAMPLES = 8
 """Shown of each learner, at most."""
 
 
@@ -111,10 +111,6 @@ def _finite(value: Any) -> Any:
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_finite(each) for each in value]
-    return round(value, 6) if isinstance(value, float) and math.isfinite(value) else _known(value)
-
-
-def _known(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -277,7 +273,7 @@ def _sample(sample: dict[str, Any]) -> str:
     path = sample.get("path") or []
     if path:
         lines.append(f"path {escape(' → '.join(map(str, path)))}")
-    projections = [_known(float(value)) or 0.0 for value in sample.get("projections") or []]
+    projections = [_finite(float(value)) or 0.0 for value in sample.get("projections") or []]
     bars = ""
     if projections:
         known_by = escape(str(sample.get("known_by") or "units"))
