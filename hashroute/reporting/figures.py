@@ -195,7 +195,7 @@ def _colour_bar(picture: Picture, image: Any, axes: Any, label: str) -> None:
 def _settle(picture: Picture) -> Picture:
     """Lay the figure out now, not again for each format."""
     picture.figure.draw_without_rendering()
-    picture.figure.set_layout_engine("none")
+    picture.figure.set_layout_engine(None)
     return picture
 
 
@@ -488,9 +488,9 @@ def _draw_flow(
     picture.name_part(
         axes.add_collection(lines), run.learner, labels=labels, values=[100 * share for *_, share in ways]
     )
-    for place, share in shares.items():
-        colour = SHARED if place in seen else NEW
-        axes.plot(*place, "o", color=colour, markersize=3 + 4 * min(share, 1), markeredgewidth=0)
+    colours = [SHARED if place in seen else NEW for place in shares]
+    sizes = [(3 + 4 * min(share, 1)) ** 2 for share in shares.values()]
+    axes.scatter([level for level, _ in shares], [unit for _, unit in shares], sizes, colours, linewidths=0)
     axes.set_title(_short(task, 14 if len(seen) else 18), fontsize=7.5)
     axes.grid(alpha=0.08)
     return seen | {edge[:3] for edge in ways} | set(shares)

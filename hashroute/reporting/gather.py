@@ -242,8 +242,8 @@ def _put_in_order(group: Group) -> None:
     for run in sorted(runs, key=lambda run: (order.get(run.learner, len(order)), run.learner, run.seed)):
         name = run.learner
         others = [other.options for other in runs if other.learner == name and other.options != run.options]
-        if others:
-            differing = [key for key in run.options if any(other.get(key) != run.options[key] for other in others)]
+        differing = [key for key in run.options if any(other.get(key) != run.options[key] for other in others)]
+        if differing:
             name += f" ({', '.join(f'{key} {run.options[key]}' for key in differing)})"
         there = group.learners.setdefault(name, [])
         if there and there[-1].seed == run.seed:

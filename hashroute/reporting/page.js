@@ -69,15 +69,14 @@ for (const button of document.querySelectorAll("button.copy")) {
   });
 }
 
-// What is under the pointer: a cell of a heat map, the nearest marker, or a line or bar.
+// What is under the pointer: a cell of a heat map, the nearest markers, or a line or bar.
 const number = (value) => (value === null ? "–" : Math.abs(value) >= 1000 ? value.toFixed(0) : value.toFixed(2));
 function text(part, label, value) {
   const what = value === undefined || value === null && !part.rows ? label : `${label}: ${number(value)}`;
   return part.learner ? `${part.learner}, ${what}` : what;
 }
 function found(svg, x, y) {
-  let near = null;
-  let nearest = 16;
+  const near = [];
   for (const group of svg.querySelectorAll("[data-part]:not(.off)")) {
     const part = values[group.id];
     if (part.rows) {
@@ -90,13 +89,11 @@ function found(svg, x, y) {
     group.querySelectorAll("use").forEach((mark, place) => {
       const box = mark.getBoundingClientRect();
       const far = Math.hypot(x - (box.left + box.right) / 2, y - (box.top + box.bottom) / 2);
-      if (far < nearest) {
-        nearest = far;
-        near = text(part, part.labels[place], part.values[place]);
-      }
+      if (far < 16) near.push([far, text(part, part.labels[place], part.values[place])]);
     });
   }
-  if (near) return near;
+  near.sort((one, other) => one[0] - other[0]);
+  if (near.length) return near.filter(([far]) => far < near[0][0] + 3).map(([, said]) => said).join("\n");
   const path = document.elementFromPoint(x, y)?.closest("path");
   const group = path?.closest("[data-part]");
   if (!group || !values[group.id].labels) return null;
