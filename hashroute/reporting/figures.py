@@ -10,6 +10,7 @@ import io
 import math
 import textwrap
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,8 +41,6 @@ STYLES = {
     "joint": (INK, "--", "h"),
 }
 """Colour, line and marker of each learner, told apart by the colour-blind, too; controls dotted, joint dashed."""
-OTHERS = [(colour, "-.", marker) for colour, _, marker in STYLES.values()]
-"""For learners that are not in STYLES."""
 
 COLUMN, PAGE = 3.5, 7.2
 """Inches: the width of a paper's column, and of its page."""
@@ -103,8 +102,10 @@ class Picture:
 
 def style(learner: str) -> tuple[str, str, str]:
     """Colour, line and marker of a learner."""
-    known = STYLES.get(learner)
-    return known or OTHERS[sum(learner.encode()) % len(OTHERS)]
+    if learner in STYLES:
+        return STYLES[learner]
+    looks, number = list(STYLES.values()), zlib.crc32(learner.encode())
+    return looks[number % len(looks)][0], "-.", looks[number // len(looks) % len(looks)][2]
 
 
 def pictures(group: Group) -> list[Picture]:

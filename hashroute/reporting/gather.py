@@ -83,6 +83,8 @@ class Group:
             lacking = sorted(seeds - {run.seed for run in runs})
             if lacking:
                 said.append(f"{name} has no run with seed {', '.join(map(str, lacking))}")
+        if "separate" not in self.learners and len(self.learners) > 1:
+            said.append("separate was not run: there is no intransigence, and no landmark for plasticity")
         for run in self.runs:
             said += [f"{run.said}: {note}" for note in run.notes]
             if run.outcome is None:

@@ -203,6 +203,8 @@ def _accuracy(group: Group) -> str:
     for name, runs in group.learners.items():
         if name not in content["learners"] and any(run.accuracy for run in runs):
             rows.append([name, *_so_far(runs, len(group.tasks)), ""])
+    order = list(group.learners)
+    rows.sort(key=lambda row: order.index(_owner(row[0])))
     if rows:
         title = "Right after learning / after the last task, %"
         text += _table(title, headers, rows, highest=set(headers[1:]))
@@ -346,10 +348,10 @@ def _table(
     text = []
     for row in rows:
         paper = row[0].startswith("*")
-        row = [cell.strip("*") for cell in row] if paper else row
-        owner = learner or row[0].removesuffix(", paper") if paper else learner or row[0]
+        owner = learner or _owner(row[0])
         cells = []
         for column, cell in enumerate(row):
+            cell = cell.strip("*") if paper else cell
             number = _value(cell.split(" / ")[-1])
             attribute = f' data-number="{number}"' if number is not None and column >= words else ""
             attribute += _WORDS if column < words else ""
@@ -363,6 +365,11 @@ def _table(
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(text)}</tbody></table>"
     return f'<div class="table"><div><h4>{escape(title)}</h4>{_COPY}</div><div class="scroll">{table}</div></div>'
+
+
+def _owner(cell: str) -> str:
+    """The learner that a row speaks of; the paper's rows stand in asterisks."""
+    return cell.strip("*").removesuffix(", paper") if cell.startswith("*") else cell
 
 
 def _value(cell: str) -> float | None:
