@@ -596,6 +596,11 @@ def test_pointing_says_the_value(opened: Callable[..., Any], written: Path, runs
     page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 0.9 * box["height"])
     value = outcome(runs, "separate-seed0")["accuracy"][-1][0]
     assert page.inner_text("#tip") == f"separate, after 8 or 9, 0 or 1: {value:.2f}"
+    for said in ("unit 3, age", "0 or 1: unit 1 at level 2 → unit 3"):  # a bar, and a way from level to level
+        name = next(name for name, part in values.items() if said in part.get("labels", []))
+        place = values[name]["labels"].index(said)
+        page.locator(f'[id="{name}"] path').nth(place).hover(force=True)
+        assert page.inner_text("#tip") == f"hrn-paper, {said}: {values[name]['values'][place]:.2f}"
 
 
 def test_samples_are_shown_with_their_paths(opened: Callable[..., Any], written: Path) -> None:
@@ -618,7 +623,7 @@ def test_names_are_shown_as_they_are_and_run_nothing(opened: Callable[..., Any],
     assert page.locator("table").nth(0).locator("th").all_inner_texts() == ["learner", *tasks, "mean"]
     assert page.locator(".learners button").all_inner_texts() == ["vc", *sorted(set(learners) - {"vc"})]
     labels = [text.strip() for text in page.locator("figure svg text").all_text_contents()]
-    assert {"$x$", "a & b", "数字", "$\\frac{1}$", "<script>alert(1)<…"} <= set(labels)
+    assert {"$x$", "a & b", "数字", "$\\frac{1}$", "<script>ale…cript>"} <= set(labels)
     assert page.locator("script").count() == 2
     assert page.locator("img").count() == 0
     page.click(".learners button >> nth=1")

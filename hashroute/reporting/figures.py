@@ -161,7 +161,9 @@ def _figure(width: float, height: float, layout: Any = "constrained") -> Figure:
 
 
 def _short(name: str, length: int = 18) -> str:
-    return name if len(name) <= length else name[: length - 1] + "…"
+    """A name without its middle, where it is too long: its end often tells it from others."""
+    tail = length // 3
+    return name if len(name) <= length else f"{name[: length - tail - 1]}…{name[-tail:]}"
 
 
 def _some(count: int, most: int = 11) -> range:
@@ -388,11 +390,11 @@ def usage(run: Run) -> Picture | None:
             n for n, r in enumerate(records) if n == 0 or r.get("task_number") != records[n - 1].get("task_number")
         ]
         for start in starts[1:]:
-            axes.axvline(start + 0.5, color=INK, linewidth=1.6)
+            axes.axvline(start + 0.5, color=INK, linewidth=1.6 if len(starts) <= 20 else 0.5)
         above = axes.secondary_xaxis("top")
         ends = [*starts[1:], len(records)]
         labelled = [list(zip(starts, ends, strict=True))[place] for place in _some(len(starts), 8)]
-        named = [_short(str(records[start].get("task")), 12) for start, _ in labelled]
+        named = [_short(str(records[start].get("task")), 10) for start, _ in labelled]
         above.set_xticks([(start + end) / 2 + 0.5 for start, end in labelled], named)
         above.tick_params(length=0)
         above.spines[:].set_visible(False)
@@ -452,7 +454,7 @@ def flow(run: Run) -> Picture | None:
         panels = picture.figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         seen: set[tuple[Any, ...]] = set()
         for axes, (task, edges) in zip(panels.flat, flows.items(), strict=False):
-            seen = _draw_flow(picture, axes, run, task, edges, seen)
+            seen = _draw_flow(picture, axes, run, task, edges, seen, room=22 if across <= 4 else 11)
         for axes in panels.flat[len(flows) :]:
             axes.set_axis_off()
         panels[0, 0].set(ylim=(units - 0.4, -0.6), xlim=(-0.3, levels - 0.7))
@@ -467,7 +469,13 @@ def flow(run: Run) -> Picture | None:
 
 
 def _draw_flow(
-    picture: Picture, axes: Axes, run: Run, task: str, edges: list[tuple[Any, ...]], seen: set[tuple[Any, ...]]
+    picture: Picture,
+    axes: Axes,
+    run: Run,
+    task: str,
+    edges: list[tuple[Any, ...]],
+    seen: set[tuple[Any, ...]],
+    room: int,
 ) -> set[tuple[Any, ...]]:
     """One task's paths; returns all units and ways that were used so far."""
     from matplotlib.collections import LineCollection
@@ -492,7 +500,7 @@ def _draw_flow(
     colours = [SHARED if place in seen else NEW for place in shares]
     sizes = [(3 + 4 * min(share, 1)) ** 2 for share in shares.values()]
     axes.scatter([level for level, _ in shares], [unit for _, unit in shares], sizes, colours, linewidths=0)
-    axes.set_title(_short(task, 14 if len(seen) else 18), fontsize=7.5)
+    axes.set_title(_short(task, room), fontsize=7.5)
     axes.grid(alpha=0.08)
     return seen | {edge[:3] for edge in ways} | set(shares)
 
