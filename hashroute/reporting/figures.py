@@ -75,7 +75,9 @@ SETTINGS: Any = {
 class Picture:
     """A figure, what to say about it, and what its parts show."""
 
+    kind: str
     name: str
+    """Of its files."""
     title: str
     caption: str
     figure: Figure
@@ -126,7 +128,7 @@ def accuracy_figure(content: dict[str, Any], path: Path) -> None:
     """Two panels of a result file: the first task after each task, as in the paper, and the mean over tasks so far."""
     group = group_of(content)
     with _settings():
-        picture = Picture("accuracy", "", "", _figure(PAGE, 3))
+        picture = Picture("accuracy", "accuracy", "", "", _figure(PAGE, 3))
         first, mean = picture.figure.subplots(1, 2)
         _draw_curves(picture, first, group, _first)
         _draw_curves(picture, mean, group, _mean)
@@ -220,7 +222,7 @@ def curves(group: Group, name: str, title: str, value: Callable[[Sequence[float 
         caption = (
             "Test accuracy after each task. Lines are means over seeds, bands reach from the lowest to the highest."
         )
-        picture = Picture(name, title, caption, _figure(COLUMN, 3.1))
+        picture = Picture(name, name, title, caption, _figure(COLUMN, 3.1))
         axes = picture.figure.subplots()
         _draw_curves(picture, axes, group, value)
         _legend(picture, axes, "outside lower center", 3)
@@ -276,7 +278,7 @@ def tradeoff(group: Group) -> Picture | None:
             "Up and to the right is better. Small marks are seeds, large ones their means; dotted lines are the "
             "controls, which cannot forget."
         )
-        picture = Picture("tradeoff", "Stability against plasticity", caption, _figure(COLUMN, 3.1))
+        picture = Picture("tradeoff", "tradeoff", "Stability against plasticity", caption, _figure(COLUMN, 3.1))
         axes = picture.figure.subplots()
         for name, pairs in points.items():
             if not pairs:
@@ -316,7 +318,7 @@ def heat_maps(group: Group) -> Picture | None:
         caption = (
             "A row after each task, a column for each: what is known of it then. Mean over seeds, test accuracy, %."
         )
-        picture = Picture("matrices", "Accuracy matrices", caption, _figure(PAGE, height), wide=True)
+        picture = Picture("matrices", "matrices", "Accuracy matrices", caption, _figure(PAGE, height), wide=True)
         panels = picture.figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         low = math.floor(min(known) / 10) * 10
         for place, axes in enumerate(panels.flat):
@@ -376,7 +378,7 @@ def usage(run: Run) -> Picture | None:
             "the row of a unit that was added starts where it came."
         )
         height = 1.3 + 0.22 * min(units, 24)
-        picture = Picture(f"usage-{run.learner}", title, caption, _figure(PAGE, height), wide=True)
+        picture = Picture("usage", f"usage-{run.learner}", title, caption, _figure(PAGE, height), wide=True)
         axes = picture.figure.subplots()
         extent = (0.5, len(records) + 0.5, units - 0.5, -0.5)
         image = axes.imshow(rows, aspect="auto", cmap="viridis", vmin=0, interpolation="none", extent=extent)
@@ -417,7 +419,9 @@ def unit_bars(run: Run) -> Picture | None:
         caption = f"{run.said}, after {last.get('task')}, epoch {last.get('epoch')}."
         if len(panels) == 1:
             caption += " Ages were not written down."
-        picture = Picture(f"units-{run.learner}", "The units' bases", caption, _figure(COLUMN, 1.5 * len(panels) + 0.3))
+        picture = Picture(
+            "units", f"units-{run.learner}", "The units' bases", caption, _figure(COLUMN, 1.5 * len(panels) + 0.3)
+        )
         for axes, (part, label, values) in zip(
             picture.figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat, panels, strict=True
         ):
@@ -450,7 +454,7 @@ def flow(run: Run) -> Picture | None:
         height = down * (0.6 + 0.16 * min(units, 10)) + 0.7
         title = "How data flows from level to level"
         caption = f"{run.said}, after {last.get('task')}. The wider a line, the more of a task's images go that way."
-        picture = Picture(f"flow-{run.learner}", title, caption, _figure(PAGE, height), wide=True)
+        picture = Picture("flow", f"flow-{run.learner}", title, caption, _figure(PAGE, height), wide=True)
         panels = picture.figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
         seen: set[tuple[Any, ...]] = set()
         for axes, (task, edges) in zip(panels.flat, flows.items(), strict=False):
@@ -560,7 +564,9 @@ def forest(run: Run, levels: int) -> Picture | None:
         for text in texts:
             tops.append(height)
             height += 0.15 * (1 + text.count("\n")) + 0.12
-        picture = Picture(f"forest-{run.learner}", title, caption, _figure(PAGE, height + 0.1, None), wide=True)
+        picture = Picture(
+            "forest", f"forest-{run.learner}", title, caption, _figure(PAGE, height + 0.1, None), wide=True
+        )
         axes = picture.figure.add_axes((0.01, 0, 0.98, 1))
         axes.set(xlim=(-0.15, PAGE * 0.98 - 0.15), ylim=(height + 0.1, 0))
         axes.set_axis_off()

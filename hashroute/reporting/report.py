@@ -27,8 +27,8 @@ SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 IMAGE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]{1,60000}")
 HIGHEST = {"final", "right after", "best-ever", "backward transfer", "no task given", "data set found", "images/s"}
 LOWEST = {"forgetting", "intransigence", "kept, kB"}
-SAMPLES = 8
-"""Shown of each learner, at most."""
+SAMPLES = 10
+"""Shown of each learner, at most: evenly spread over those that there are."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ def run_report(settings: ReportSettings, command: str, console: Console) -> Path
         raise ValueError("give what to report on: a run's folder, a folder of them, or a result file")
     groups, left_out = gather(settings.runs)
     drawn = [pictures(group) for group in groups]
-    names = _names(groups)
+    taken: list[str] = []
+    names = [_unique(group.scenario, taken) for group in groups]
     folder = settings.output / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     for name, some in zip(names, drawn, strict=True):
         for picture in some:
-            picture.name = _plain(f"{name}-{picture.name}")
+            picture.name = _unique(f"{name}-{picture.name}", taken)
             for form in ("png", "pdf"):
                 _write(folder / f"{picture.name}.{form}", picture.save(form))
     page = settings.output / "report.html"
@@ -70,9 +71,10 @@ def render(
 ) -> str:
     """The page."""
     values: dict[str, Any] = {}
-    sections = [_section(*each, values) for each in zip(groups, names, drawn, strict=True)]
+    several = len(groups) > 1
+    sections = [_section(*each, several, values) for each in zip(groups, names, drawn, strict=True)]
     head = [f"<h1>{escape(' · '.join(dict.fromkeys(group.scenario for group in groups)))}</h1>"]
-    head += [f'<p class="lead">{_lead(group, len(groups) > 1)}</p>' for group in groups]
+    head += [f'<p class="lead">{_lead(group, several)}</p>' for group in groups]
     head.append(f"<nav>{''.join(f'<div>{links}</div>' for links, _ in sections)}</nav></header>")
     if left_out:
         head.append(_missing(left_out))
@@ -92,17 +94,13 @@ _WORDS = ' class="words"'
 _COPY = '<button type="button" class="copy">copy</button>'
 
 
-def _names(groups: Sequence[Group]) -> list[str]:
-    """A name for each group that is good in files and links."""
-    names: list[str] = []
-    for group in groups:
-        plain = _plain(group.scenario)
-        names.append(plain if plain not in names else f"{plain}-{len(names) + 1}")
-    return names
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "runs"
+def _unique(name: str, taken: list[str]) -> str:
+    """A name that is good in files and links, and that no other has; it is taken then."""
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "runs"
+    while plain in taken:
+        plain += "-2"
+    taken.append(plain)
+    return plain
 
 
 def _finite(value: Any) -> Any:
@@ -128,7 +126,7 @@ def _lead(group: Group, named: bool) -> str:
     }
     finals = {name: values for name, values in finals.items() if all(map(math.isfinite, values))}
     if not finals:
-        return escape(said + " No run has come to its end yet.")
+        return escape(said + " No run has come to its end yet with numbers to compare.")
     order = sorted(finals, key=lambda name: -fmean(finals[name]))
     ranked = [f"{name} {spread(finals[name])} %" for name in order]
     said += " Mean accuracy after the last task: " + ", ".join(ranked[:3])
@@ -136,12 +134,11 @@ def _lead(group: Group, named: bool) -> str:
     return escape(said)
 
 
-def _section(group: Group, name: str, drawn: Sequence[Picture], values: dict[str, Any]) -> tuple[str, str]:
+def _section(group: Group, name: str, drawn: Sequence[Picture], named: bool, values: dict[str, Any]) -> tuple[str, str]:
     """Links to a group's parts, and its part of the page."""
     figures: dict[str, list[str]] = {}
     for number, picture in enumerate(drawn):
-        kind = picture.name.removeprefix(f"{name}-").split("-")[0]
-        figures.setdefault(kind, []).append(_figure(picture, f"{name}-{number}-", values))
+        figures.setdefault(picture.kind, []).append(_figure(picture, f"{name}-{number}-", values))
 
     def some(*kinds: str) -> str:
         found = [text for kind in kinds for text in figures.get(kind, [])]
@@ -154,8 +151,9 @@ def _section(group: Group, name: str, drawn: Sequence[Picture], values: dict[str
         "Samples": _samples(group) or _absent("There is no samples.json in the folders of these runs."),
         "Settings": _settings(group),
     }
-    links = [f'<a href="#{name}">{escape(group.scenario)}</a>']
-    text = [f'<section id="{name}"><h2>{escape(group.scenario)}</h2>', _subtitle(group), _switches(group)]
+    links = [f'<a href="#{name}">{escape(group.scenario)}</a>'] if named else []
+    heading = f"<h2>{escape(group.scenario)}</h2>" if named else ""
+    text = [f'<section id="{name}">{heading}', _subtitle(group), _switches(group)]
     if group.missing():
         text.append(_missing(group.missing()))
     for title, part in parts.items():
@@ -204,7 +202,7 @@ def _accuracy(group: Group) -> str:
         if name not in content["learners"] and any(run.accuracy for run in runs):
             rows.append([name, *_so_far(runs, len(group.tasks)), ""])
     order = list(group.learners)
-    rows.sort(key=lambda row: order.index(_owner(row[0])))
+    rows.sort(key=lambda row: order.index(_owner(row)))
     if rows:
         title = "Right after learning / after the last task, %"
         text += _table(title, headers, rows, highest=set(headers[1:]))
@@ -253,8 +251,10 @@ def _samples(group: Group) -> str:
     text = ""
     for name, runs in group.learners.items():
         run = next((run for run in runs if run.samples), None)
-        cards = [] if run is None else [_sample(sample) for sample in run.samples[:SAMPLES]]
-        if run is not None and cards:
+        if run is not None:
+            count = len(run.samples)
+            places = dict.fromkeys(place * count // SAMPLES for place in range(SAMPLES))
+            cards = [_sample(run.samples[place]) for place in places]
             heading = f"<h4>{escape(run.said)}</h4>"
             text += f'<div data-learner="{escape(name)}">{heading}<div class="samples">{"".join(cards)}</div></div>'
     return text
@@ -278,8 +278,8 @@ def _sample(sample: dict[str, Any]) -> str:
     projections = [_finite(float(value)) or 0.0 for value in sample.get("projections") or []]
     bars = ""
     if projections:
-        known_by = escape(str(sample.get("known_by") or "units"))
-        lines.append(f'<span class="soft">projection on {known_by}</span>')
+        measure = "likeness to memories" if sample.get("known_by") == "memories" else "projection on units"
+        lines.append(f'<span class="soft">{measure}</span>')
         top, low = max(projections), min(0.0, *projections)
         for number, value in enumerate(projections):
             height = 100 * (value - low) / ((top - low) or 1)
@@ -337,7 +337,7 @@ def _table(
     words: int = 1,
 ) -> str:
     """A table that can be sorted and copied; rows belong to the learner in their first cell, or to the one given."""
-    ours = [row for row in rows if not row[0].startswith("*")]
+    ours = [row for row in rows if not _of_paper(row)]
     best: dict[int, list[float | None]] = {}
     for column, header in enumerate(headers):
         if header in (highest or set()) | (lowest or set()):
@@ -347,8 +347,8 @@ def _table(
             best[column] = [pick([value for value in some if value is not None], default=None) for some in known]
     text = []
     for row in rows:
-        paper = row[0].startswith("*")
-        owner = learner or _owner(row[0])
+        paper = _of_paper(row)
+        owner = learner or _owner(row)
         cells = []
         for column, cell in enumerate(row):
             cell = cell.strip("*") if paper else cell
@@ -367,9 +367,14 @@ def _table(
     return f'<div class="table"><div><h4>{escape(title)}</h4>{_COPY}</div><div class="scroll">{table}</div></div>'
 
 
-def _owner(cell: str) -> str:
-    """The learner that a row speaks of; the paper's rows stand in asterisks."""
-    return cell.strip("*").removesuffix(", paper") if cell.startswith("*") else cell
+def _of_paper(row: Sequence[str]) -> bool:
+    """Whether a row holds what the paper says: its cells stand in asterisks."""
+    return row[0].startswith("*") and row[0].endswith(", paper*")
+
+
+def _owner(row: Sequence[str]) -> str:
+    """The learner that a row speaks of."""
+    return row[0][1:].removesuffix(", paper*") if _of_paper(row) else row[0]
 
 
 def _value(cell: str) -> float | None:
