@@ -135,6 +135,11 @@ def test_curves_show_what_the_files_say(runs: Path, shown: dict[str, figures.Pic
     both = [row[0] for seed in (0, 1) for row in outcome(runs, f"vc-seed{seed}")["accuracy"]]
     assert (band.min(), band.max()) == pytest.approx((min(both), max(both)))
     assert len(axes.collections) == 1, "one seed has no spread"
+    lines = {line.get_label(): list(line.get_ydata()) for line in shown["mean"].figure.axes[0].lines}
+    seeds = [outcome(runs, f"vc-seed{seed}")["accuracy"] for seed in (0, 1)]
+    so_far = [[fmean(row[: place + 1]) for place, row in enumerate(matrix)] for matrix in seeds]
+    assert so_far[0] != so_far[1], "seeds that are the same show no mean"
+    assert lines["vc"] == pytest.approx([fmean(both) for both in zip(*so_far, strict=True)])
 
 
 def test_heat_maps_and_bars_show_what_the_files_say(runs: Path, shown: dict[str, figures.Picture]) -> None:
@@ -331,6 +336,7 @@ def test_one_spoiled_run_does_not_spoil_others(copied: Path, tmp_path: Path, spo
     spoil(copied / "vc-seed0")
     page = report(copied / "vc-seed0", copied / "vc-seed1", output=tmp_path / "report")
     assert CASES[spoil] in page
+    assert "cannot be read" not in page, "a line that is being written is nothing to complain about"
     assert "2 seeds" in page
     assert '<tr data-learner="vc">' in page
 
