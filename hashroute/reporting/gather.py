@@ -168,7 +168,7 @@ def _read_folder(folder: Path) -> Group:
         tasks = [str(task) for task in kept["tasks"]]
         group = Group(str(kept["scenario"]), tasks, kept["settings"], kept["fraction"], kept["evaluate_on"])
         run = Run(str(kept["learner"]), int(kept["seed"]), kept["options"], str(folder), [])
-        run.versions, run.command = kept.get("versions", {}), kept.get("command", "")
+        run.versions, run.command = kept.get("versions") or {}, kept.get("command") or ""
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} is not a run's folder: its settings.json cannot be read ({error!r})") from None
     group.learners[run.learner] = [run]

@@ -291,9 +291,11 @@ def _sample(sample: dict[str, Any]) -> str:
 
 def _settings(group: Group) -> str:
     """What was run, how, how long it took, and how to get it again."""
-    commands = group.commands
-    again = "".join(f'<div class="command"><pre>{escape(command)}</pre>{_COPY}</div>' for command in commands)
-    text = "<h4>To get these runs again</h4>" + (again or _absent("The command was not written down with these runs."))
+    commands = escape("\n".join(group.commands))
+    again = f'<div class="command"><pre>{commands}</pre>{_COPY}</div>'
+    if not commands:
+        again = _absent("The command was not written down with these runs.")
+    text = f"<h4>To get these runs again</h4>{again}"
     headers = ["learner", "seed", "tasks", "minutes", "images/s", "versions", "from"]
     rows = []
     for run in group.runs:
