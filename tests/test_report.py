@@ -615,7 +615,7 @@ def test_samples_are_shown_with_their_paths(opened: Callable[..., Any], written:
     assert "path 0 → 1 → 3" in said
     assert page.locator('[data-learner="hrn-paper"] .bars i').count() == 4
     assert page.locator('[data-learner="hrn-paper"] .bars i.taken').count() == 3
-    assert page.evaluate("document.querySelector('.sample img').naturalWidth") == 1
+    assert page.evaluate("document.querySelector('[data-learner=hrn-paper] .sample img').naturalWidth") == 1
 
 
 def test_names_are_shown_as_they_are_and_run_nothing(opened: Callable[..., Any], tmp_path: Path) -> None:
