@@ -18,6 +18,7 @@ from hashroute.data import DATASETS, check_name, data_folder, dataset_status, lo
 from hashroute.data.files import VARIABLE
 from hashroute.demo import DemoSettings, run_demo
 from hashroute.inspect import InspectSettings, run_inspect
+from hashroute.reporting.report import ReportSettings, run_report
 from hashroute.search import SearchSettings, run_search
 
 DESCRIPTION = """Continual learning with hash-routed networks: one model that learns task after task.
@@ -97,6 +98,15 @@ def ablate(settings: tyro.conf.OmitArgPrefixes[AblateSettings]) -> None:
     Differences from the baseline get a sign only where they exceed two standard errors.
     """
     run_ablation(settings, Console())
+
+
+@app.command
+def report(settings: tyro.conf.OmitArgPrefixes[ReportSettings]) -> None:
+    """Make a page about runs, that opens from the disk, and its figures for papers.
+
+    Takes runs' folders, folders of them and result files, also while runs are still going.
+    """
+    run_report(settings, shlex.join(["hashroute", *sys.argv[1:]]), Console())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median, stdev
 from typing import Any
@@ -15,7 +16,9 @@ from hashroute.reporting.paper import PAPER
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """The mean, and with several values their standard deviation."""
     said = f"{fmean(values):.{digits}f}"
-    return f"{said} ± {stdev(values):.{digits}f}" if len(values) > 1 else said
+    if len(values) == 1 or not all(map(math.isfinite, values)):  # stdev fails on what is no number
+        return said
+    return f"{said} ± {stdev(values):.{digits}f}"
 
 
 def continual(entry: dict[str, Any]) -> bool:
