@@ -35,7 +35,7 @@ clean:
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	$(PIP) --editable ".[plots]"
 	touch $@
 
 $(VENV)/developing: $(VENV)/installed

@@ -82,7 +82,7 @@ def bench(settings: tyro.conf.OmitArgPrefixes[BenchSettings]) -> None:
 @app.command
 def inspect(settings: tyro.conf.OmitArgPrefixes[InspectSettings]) -> None:
     """Look into a model: its units and how they are used, the tasks it knows, what it weighs, what it decided."""
-    run_inspect(settings, Console())
+    run_inspect(settings, shlex.join(["hashroute", *sys.argv[1:]]), Console())
 
 
 @app.command

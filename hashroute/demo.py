@@ -6,6 +6,8 @@ that nothing protects, and the control `hash-only`, which learns nothing but hea
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from rich.table import Table
 
 from hashroute.devices import find_device
 from hashroute.learners.base import options_to_dict
+from hashroute.reporting.report import ReportSettings, run_report
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import load_scenario
 from hashroute.storage import insert_seed, write_json
@@ -57,7 +60,11 @@ def run_demo(settings: DemoSettings, command: str, console: Console) -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
     show(content, console)
     console.print(f"saved in {folder}", markup=False, highlight=False, soft_wrap=True)
-    # The report of the demo is written, and named, here.
+    if importlib.util.find_spec("matplotlib") is None:
+        console.print("for a page about it: pip install 'hashroute[plots]'", markup=False, highlight=False)
+    else:
+        again = shlex.join(["hashroute", "report", str(folder), "--output", str(folder)])
+        run_report(ReportSettings((folder,), folder), again, console)
     return folder
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from hashroute import metrics
 from hashroute.learners import import_plugins, load_learner
+from hashroute.reporting.report import ReportSettings, run_report
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,18 @@ class InspectSettings:
     """Folder of a run, or one that a learner was saved in."""
     json: bool = False
     """Print one JSON object for programs, and nothing else."""
+    html: Path | None = None
+    """Folder for a page about it, as `hashroute report` writes it."""
     plugins: tuple[str, ...] = ()
     """Python modules to import first, which register learners of your own."""
 
 
-def run_inspect(settings: InspectSettings, console: Console) -> None:
+def run_inspect(settings: InspectSettings, command: str, console: Console) -> None:
     """Show what is known about a model."""
     import_plugins(settings.plugins)
     found = inspect_model(settings.model)
+    if settings.html is not None:
+        run_report(ReportSettings((settings.model,), settings.html), command, Console(stderr=True))
     if settings.json:
         print(json.dumps(found))
     else:

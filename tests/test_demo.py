@@ -66,7 +66,10 @@ def test_it_takes_seconds_and_says_what_came_out(
         assert any(re.findall(r"\d+\.\d", line) == printed for line in lines)
     decisions = result["learners"]["hrn"]["decisions"][0]
     assert len(decisions) == 5
-    assert [f"  {decision['said']}" for decision in decisions] == [line.rstrip() for line in lines[-6:-1]]
+    assert [f"  {decision['said']}" for decision in decisions] == [line.rstrip() for line in lines[-7:-2]]
+    assert lines[-1] == "report in runs/demo-seed0/report.html"
+    assert "hash-only" in (folder / "report.html").read_text()
+    assert len(list((folder / "figures").glob("*.pdf"))) > 5
     assert result["command"] == "hashroute demo"
 
 

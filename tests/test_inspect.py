@@ -109,6 +109,14 @@ def test_units_of_hrn_name_their_tasks(folders: Any, inspect: Inspect) -> None:
     assert [unit["forked_from"] for unit in found["units"]][:2] == [None, None]
 
 
+def test_a_page_about_it(folders: Any, inspect: Inspect, tmp_path: Path) -> None:
+    code, out, err = inspect(folders("hrn"), "--json", "--html", tmp_path / "page")
+    assert code == 0, err
+    assert json.loads(out)["learner"] == "hrn", "the page is named elsewhere than on standard output"
+    assert "page/report.html" in "".join(err.split())
+    assert "2 or 3" in (tmp_path / "page" / "report.html").read_text()
+
+
 def test_a_saved_learner_that_is_no_run_is_described_too(folders: Any, inspect: Inspect, tmp_path: Path) -> None:
     load_learner(folders("hrn-paper")).save(tmp_path)
     code, printed, said = inspect(tmp_path, "--json")
