@@ -1,11 +1,12 @@
-"""The pictures of README: what `hashroute demo` prints, and one digit's way through a hash-routed network.
+"""The pictures of README: what `hashroute demo` prints, its report, and a digit's way through a hash-routed network.
 
-usage: python docs/make_images.py      (make images)
+usage: python docs/make_images.py      (make images; the report's picture needs chromium)
 """
 
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,11 +18,13 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import ConnectionPatch
+from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from hashroute import HashRoutedNetwork, load_scenario, run
 from hashroute.demo import DemoSettings, show, train
+from hashroute.reporting.report import ReportSettings, run_report
 from hashroute.training import learner_options
 
 IMAGES = Path(__file__).parent / "images"
@@ -31,13 +34,24 @@ SHOWN = (3, 0)
 BLUE, GREY, LIGHT = "#0072B2", "#9a9a9a", "#dddddd"
 
 
-def draw_terminal() -> None:
+def draw_demo() -> None:
+    """What it prints, the top of its report, and how hrn's units were forked from one another."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    with TemporaryDirectory() as folder:
-        content = train(DemoSettings(), "hashroute demo", Path(folder), Console(quiet=True))
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "demo-seed0"
+        content = train(DemoSettings(), "hashroute demo", folder, Console(quiet=True))
+        page = run_report(ReportSettings((folder,), folder), "hashroute report", Console(quiet=True))
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            view = browser.new_page(viewport={"width": 1100, "height": 1250})
+            view.goto(page.as_uri())
+            view.screenshot(path=IMAGES / "report.png")
+            browser.close()
+        shutil.copy(folder / "figures" / "digits-forest-hrn.png", IMAGES / "forest.png")
     console.print("[bold]$ hashroute demo[/bold]", highlight=False)
     show(content, console)
     console.print("saved in runs/demo-seed0", highlight=False)
+    console.print("report in runs/demo-seed0/report.html", highlight=False)
     console.save_svg(str(IMAGES / "demo.svg"), title="hashroute demo", theme=MONOKAI)
 
 
@@ -114,5 +128,5 @@ def arrow(start: Axes, end: Axes) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     IMAGES.mkdir(exist_ok=True)
-    draw_terminal()
+    draw_demo()
     draw_way()

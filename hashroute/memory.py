@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 
 import torch
+from scipy.linalg import eigh
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d, normalize
+from torch.nn.functional import adaptive_avg_pool2d
 
 LEAST_VARIANCE = 1e-10
 """Of any direction: data that never varies would make everything else infinitely unlikely."""
@@ -79,13 +80,13 @@ class Memories(nn.Module):
         count = self.directions.shape[1]
         data = seen.cpu().double()  # not every device has float64
         mean = data.mean(0)
-        values, vectors = _principal((data - mean) / max(1, len(data) - 1) ** 0.5)
-        values, vectors = _pad(values, count), _pad(vectors, count)
-        rest = (values[count:].sum() / (data.shape[1] - count)).clamp_min(LEAST_VARIANCE)
+        values, vectors = _principal(data - mean, count)
+        rest = (data.var(0, correction=min(1, len(data) - 1)).sum() - values.sum()) / (data.shape[1] - count)
+        rest = rest.clamp_min(LEAST_VARIANCE)
         new = {
             "means": mean,
-            "directions": vectors[:count],
-            "variances": torch.maximum(values[:count], rest),
+            "directions": vectors,
+            "variances": torch.maximum(values, rest),
             "rests": rest,
             "usual": torch.zeros(2),
         }
@@ -137,22 +138,14 @@ class Memories(nn.Module):
         return f"{len(self)} of {self.directions.shape[1]} directions in {self.means.shape[1]} dimensions"
 
 
-def _principal(data: Tensor) -> tuple[Tensor, Tensor]:
-    """Variances, falling, and the directions they belong to, of centred rows; by the smaller of two products."""
-    n, features = data.shape
-    values, vectors = torch.linalg.eigh(data.T @ data if features <= n else data @ data.T)
-    values, vectors = values.flip(0).clamp_min(0), vectors.flip(1).T
-    if features > n:
-        known = values > values[0] * 1e-12  # the rest has no direction
-        values, vectors = values[known], normalize(vectors[known] @ data)
-    return values, vectors
+def _principal(centred: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest variances of centred rows, falling, (count,), and the directions they belong to, (count, s)."""
+    n, features = centred.shape
+    covariance = (centred.T @ centred / max(1, n - 1)).numpy()
+    values, vectors = eigh(covariance, subset_by_index=[features - count, features - 1])
+    return torch.from_numpy(values[::-1].copy()).clamp_min(0), torch.from_numpy(vectors.T[::-1].copy())
 
 
 def _excess(ratio: Tensor) -> Tensor:
     """r - 1 - log r: 0 where two variances agree, above elsewhere."""
     return ratio - 1 - ratio.clamp_min(LEAST_VARIANCE).log()
-
-
-def _pad(rows: Tensor, count: int) -> Tensor:
-    """At least so many rows, zeros where there are too few."""
-    return torch.cat([rows, rows.new_zeros(max(0, count - len(rows)), *rows.shape[1:])])

@@ -32,8 +32,8 @@ class HRNOptions:
     """Add no units where all that is kept, heads included, would weigh more than this; None for no bound."""
     looked_at: int = 500
     """Training images, labels unseen, that are compared with every memory before a task is learned."""
-    recognised: float = 20.0
-    """Data is taken for remembered data that it is no more nats away from."""
+    recognised: float = 0.02
+    """Data is taken for remembered data that is no more nats away than this, for each number of a hash vector."""
     directions: int = 16
     """m, principal directions of a memory."""
     memory_features: int = 1000
@@ -146,7 +146,7 @@ class HRN(Learner):
             far = self.memories.divergence(self._hashed(_spread(task.train.images, self.options.looked_at)))
             best = int(far.argmin())
             decision.distance = float(far[best])
-            recognised = decision.distance <= self.options.recognised
+            recognised = decision.distance <= self.options.recognised * self.memory_hash.features
             familiar = self.ways[self.known_as.index(best)]
             parent, decision.why = len(self.encoder) - 1, "the most recent units"
             if recognised:
@@ -235,10 +235,10 @@ class HRN(Learner):
         (task,) = tasks
         decision, path = Decision(**self.decisions[-1]), self.ways[first]
         grown = any(weight.requires_grad for weight in self.encoder.paths[path].parameters())
-        decision.action = "reuse"
+        decision.action, known = "reuse", decision.why == SAME_CLASSES
         if grown and (not self.scratch or self._earned(task, first, decision)):
             self.encoder.freeze(path)
-            decision.action = "fresh" if decision.parent is None else "fork"
+            decision.action, known = "fresh" if decision.parent is None else "fork", False
             decision.units_added = len(self.settings.encoder)
             decision.bytes_added = 4 * self.encoder.weights(path)
         elif grown:
@@ -248,8 +248,8 @@ class HRN(Learner):
             head = {name.removeprefix("head."): w for name, w in self.scratch.items() if name.startswith("head.")}
             self.heads[first].load_state_dict(head)
             decision.why = "units of its own gain too little"
-        if decision.looks_like is not None and decision.action == "reuse":
-            self.known_as.append(self.known_as[self.task_number(decision.looks_like)])
+        if known:
+            self.known_as.append(self.known_as[self.task_number(str(decision.looks_like))])
         else:
             self.known_as.append(len(self.memories))
             splits = (_spread(split.images, self.options.remembered) for split in (task.train, task.validation))
