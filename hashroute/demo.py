@@ -1,7 +1,7 @@
-"""The demo: four learners learn five pairs of handwritten digits, one after the other, and are asked about all of them.
+"""The demo: five learners learn five pairs of handwritten digits, one after the other, and are asked about all of them.
 
 The digits come with scikit-learn, so nothing is downloaded. Beside `hrn` stand the network of the paper, a plain one
-that nothing protects, and the control `hash-only`, which learns nothing but heads and so has nothing to forget.
+that nothing protects, and two controls with nothing to forget: `hash-only` learns heads alone, `separate` starts anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hashroute.storage import insert_seed, write_json
 from hashroute.training import run, scenario_settings
 from hashroute.workers import check_counts
 
-LEARNERS = ("hrn", "hrn-paper", "vc", "hash-only")
+LEARNERS = ("hrn", "hrn-paper", "vc", "hash-only", "separate")
 
 
 @dataclass(frozen=True)

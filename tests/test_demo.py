@@ -51,7 +51,7 @@ def test_it_takes_seconds_and_says_what_came_out(
     assert "saved in runs/demo-seed0" in process.stdout
     lines = process.stdout.splitlines()
     result = json.loads((folder / "results.json").read_text())
-    assert list(result["learners"]) == ["hrn", "hrn-paper", "vc", "hash-only"]
+    assert list(result["learners"]) == ["hrn", "hrn-paper", "vc", "hash-only", "separate"]
     for name, learner in result["learners"].items():
         (matrix,) = learner["accuracy"]
         summary = [metrics.final(matrix), fmean(metrics.best_ever(matrix)), metrics.forgetting(matrix)]
@@ -138,7 +138,7 @@ def test_it_remembers_with_any_seed(seed: int, tmp_path: Path) -> None:
 
 
 def test_the_largest_seed_works(tmp_path: Path) -> None:
-    assert list(demo(2**63 - 1, 1, tmp_path)) == ["hrn", "hrn-paper", "vc", "hash-only"]
+    assert list(demo(2**63 - 1, 1, tmp_path)) == ["hrn", "hrn-paper", "vc", "hash-only", "separate"]
 
 
 def test_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:

@@ -222,6 +222,14 @@ def test_growth_is_earned_and_the_same_task_twice_adds_nothing() -> None:
     assert "again: looks like 0 or 1" in decision["said"]
 
 
+def test_tasks_of_other_classes_have_memories_of_their_own() -> None:
+    grower = learner(recognised=1e9, max_units=2)
+    for task in digits(2).tasks:
+        grower.learn(task)
+    assert grower.decisions[1]["looks_like"] == "0 or 1"
+    assert (grower.ways, grower.known_as) == ([0, 0], [0, 1])
+
+
 def test_a_fork_starts_with_the_head_that_was_trained_on_its_parent() -> None:
     tasks = digits(2).tasks
     grower = learner()
