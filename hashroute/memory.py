@@ -115,8 +115,9 @@ class Memories(nn.Module):
         """
         n, others = len(hashed), self.means.shape[1] - self.variances.shape[1]
         along, across = self._apart(hashed)  # of which the mean square is variance + shift^2
-        shift, spread = along.mean(0), along.var(0)
-        spare = hashed.var(0).sum() - spread.sum(1)  # summed over all other directions
+        one_less = min(1, n - 1)
+        shift, spread = along.mean(0), along.var(0, correction=one_less)
+        spare = hashed.var(0, correction=one_less).sum() - spread.sum(1)  # summed over all other directions
         drift = (across.mean(0) - spare * (n - 1) / n).clamp_min(0) - spare / n
         inside = (shift.square() / self.variances + _excess(spread / self.variances)).sum(1)
         outside = drift / self.rests + others * _excess(spare / others / self.rests)

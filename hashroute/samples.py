@@ -17,6 +17,8 @@ from hashroute.scenarios import Task
 
 OF_EACH = 2
 MOST = 24
+LARGEST = 96
+"""Side of a picture."""
 
 
 def samples(learner: Learner, data: Sequence[tuple[Task, Split]]) -> list[dict[str, Any]]:
@@ -50,5 +52,7 @@ def data_address(image: Tensor) -> str:
     """An image, uint8 of (channels, height, width), as the address of a PNG that a page can show."""
     channels = image[:3].permute(1, 2, 0) if len(image) >= 3 else image[0]
     content = io.BytesIO()
-    Image.fromarray(channels.contiguous().numpy()).save(content, "PNG")
+    picture = Image.fromarray(channels.contiguous().numpy())
+    picture.thumbnail((LARGEST, LARGEST))
+    picture.save(content, "PNG")
     return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()

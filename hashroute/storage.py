@@ -32,7 +32,7 @@ def insert_seed(entry: dict[str, Any], seed: int, values: dict[str, Any]) -> Non
     """Add what a seed gave to the lists of an entry of a result file, seeds in order."""
     place = sum(other < seed for other in entry["seeds"])
     for name, value in {"seeds": seed, **values}.items():
-        entry.setdefault(name, []).insert(place, value)
+        entry.setdefault(name, [None] * (len(entry["seeds"]) - 1)).insert(place, value)
 
 
 def remove_unfinished(folder: Path, name: str = "*") -> None:

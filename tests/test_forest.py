@@ -267,8 +267,10 @@ def test_a_bound_on_growth_is_never_passed(bound: dict[str, int]) -> None:
     grower = learner(**bound)
     for task in digits(3).tasks:
         grower.learn(task)
+    grower.learn(replace(digits(1).tasks[0], name="again"))
     assert len(grower.encoder) == 1
-    assert [decision["action"] for decision in grower.decisions] == ["fresh", "reuse", "reuse"]
+    assert [decision["action"] for decision in grower.decisions] == ["fresh", "reuse", "reuse", "reuse"]
+    assert grower.known_as == [0, 1, 2, 0], "data and classes that are known need no memory more"
     assert "bound" in grower.decisions[2]["why"]
     accuracy = (grower.predict(digits(3).tasks[2].test.images, 2) == digits(3).tasks[2].test.labels).float().mean()
     assert accuracy > 0.8
@@ -316,6 +318,8 @@ def test_decisions_are_in_the_log_and_in_the_outcome(tmp_path: Path) -> None:
     assert again.decisions == grower.decisions
     images = digits().tasks[1].test.images
     assert torch.equal(again.familiarity(images), grower.familiarity(images))
+    assert set(records[-1]["flow"]) == {"0 or 1", "2 or 3", "4 or 5"}
+    assert all(len(steps) == 1 and steps[0][3] == 1 for steps in records[-1]["flow"].values()), "all go one way"
 
 
 def test_a_memory_weighs_no_more_than_the_units_of_its_path() -> None:

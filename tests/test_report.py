@@ -26,6 +26,7 @@ from hashroute.learners import LEARNERS
 from hashroute.reporting import figures
 from hashroute.reporting.gather import Group, gather
 from hashroute.reporting.report import ReportSettings, run_report
+from hashroute.storage import insert_seed
 from hashroute.training import scenario_settings
 
 FRACTION = 0.3
@@ -312,6 +313,22 @@ def broken_result(folder: Path) -> None:
     (folder / "result.json").write_text('{"accuracy": [[9')
 
 
+def odd_result(folder: Path) -> None:
+    (folder / "result.json").write_text("[1]")
+    (folder / "samples.json").write_text("5")
+
+
+def bare_result(folder: Path) -> None:
+    accuracy = json.loads((folder / "result.json").read_text())["accuracy"]
+    (folder / "result.json").write_text(json.dumps({"accuracy": accuracy}))
+
+
+def odd_line(folder: Path) -> None:
+    (folder / "result.json").unlink()
+    with open(folder / "epochs.jsonl", "a") as file:
+        file.write('{"task": "x", "accuracy": 5}\n')
+
+
 CASES = {
     unfinished: "is still going or was stopped: 3 of 5 tasks learned",
     not_a_number: "accuracies that are not numbers",
@@ -320,6 +337,9 @@ CASES = {
     broken_line: "a line of epochs.jsonl cannot be read",
     gap: "its accuracy matrix has gaps",
     broken_result: "result.json cannot be read",
+    odd_result: "result.json is not what a run writes",
+    bare_result: "result.json is not what a run writes",
+    odd_line: "a line of epochs.jsonl is not what a run writes",
 }
 
 
@@ -616,6 +636,28 @@ def test_samples_are_shown_with_their_paths(opened: Callable[..., Any], written:
     assert page.locator('[data-learner="hrn-paper"] .bars i').count() == 4
     assert page.locator('[data-learner="hrn-paper"] .bars i.taken').count() == 3
     assert page.evaluate("document.querySelector('[data-learner=hrn-paper] .sample img').naturalWidth") == 1
+
+
+def test_names_that_cannot_be_shown_are_no_reason_to_fail(tmp_path: Path) -> None:
+    write_result(tmp_path / "result.json", ["a\x1bb", "c\udcffd", "n" * 300], ["vc", "l" * 300])
+    page = report(tmp_path / "result.json", output=tmp_path / "report")
+    assert "a\N{REPLACEMENT CHARACTER}b" in page
+    assert "c\N{REPLACEMENT CHARACTER}d" in page
+
+
+def test_a_second_report_leaves_no_figure_of_the_first(runs: Path, tmp_path: Path) -> None:
+    report(runs, output=tmp_path)
+    assert list((tmp_path / "figures").glob("*forest*"))
+    report(runs / "vc-seed0", output=tmp_path)
+    assert not list((tmp_path / "figures").glob("*forest*"))
+
+
+def test_a_part_that_older_runs_do_not_have_keeps_its_places() -> None:
+    entry: dict[str, Any] = {"seeds": []}
+    insert_seed(entry, 0, {"accuracy": "first"})
+    insert_seed(entry, 2, {"accuracy": "third", "right": "more"})
+    insert_seed(entry, 1, {"accuracy": "second", "right": "more"})
+    assert entry == {"seeds": [0, 1, 2], "accuracy": ["first", "second", "third"], "right": [None, "more", "more"]}
 
 
 def test_names_are_shown_as_they_are_and_run_nothing(opened: Callable[..., Any], tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ from hashroute.learners.base import Familiar, Learner, count_weights, evenly, re
 from hashroute.memory import Memories, edges
 from hashroute.scenarios import Task
 
-SAME_CLASSES = "the same data, the same classes"
-
 
 @dataclass(frozen=True)
 class HRNOptions:
@@ -53,6 +51,8 @@ class Decision:
     """fresh: first units; fork: units of its own; reuse: a head on the units of another task."""
     looks_like: str | None = None
     """The task whose data it was taken for."""
+    known: bool = False
+    """Whether the same classes were learned from such data before."""
     distance: float | None = None
     """Of its data from the remembered data that it is most like, in nats."""
     parent: str | None = None
@@ -151,8 +151,10 @@ class HRN(Learner):
             parent, decision.why = len(self.encoder) - 1, "the most recent units"
             if recognised:
                 decision.looks_like = self.tasks[self.known_as.index(best)].name
-                if self._same_classes(task, familiar) is not None:
-                    parent, decision.why = familiar, SAME_CLASSES
+                alike = [self.tasks[n] for n, memory in enumerate(self.known_as) if memory == best]
+                decision.known = any(learned.class_names == task.class_names for learned in alike)
+            if decision.known:
+                parent, decision.why = familiar, "the same data, the same classes"
             bound = self._at_bound()
             if bound:
                 parent, decision.why = familiar, "the most familiar units, at the bound on growth"
@@ -235,10 +237,10 @@ class HRN(Learner):
         (task,) = tasks
         decision, path = Decision(**self.decisions[-1]), self.ways[first]
         grown = any(weight.requires_grad for weight in self.encoder.paths[path].parameters())
-        decision.action, known = "reuse", decision.why == SAME_CLASSES
+        decision.action = "reuse"
         if grown and (not self.scratch or self._earned(task, first, decision)):
             self.encoder.freeze(path)
-            decision.action, known = "fresh" if decision.parent is None else "fork", False
+            decision.action = "fresh" if decision.parent is None else "fork"
             decision.units_added = len(self.settings.encoder)
             decision.bytes_added = 4 * self.encoder.weights(path)
         elif grown:
@@ -248,7 +250,7 @@ class HRN(Learner):
             head = {name.removeprefix("head."): w for name, w in self.scratch.items() if name.startswith("head.")}
             self.heads[first].load_state_dict(head)
             decision.why = "units of its own gain too little"
-        if known:
+        if decision.known and decision.action == "reuse":
             self.known_as.append(self.known_as[self.task_number(str(decision.looks_like))])
         else:
             self.known_as.append(len(self.memories))
@@ -265,8 +267,7 @@ class HRN(Learner):
         decision.forked = 100 * right.mean().item()
         error = difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else 0.0
         decision.error = 100 * error
-        known = decision.why == SAME_CLASSES
-        return difference.mean().item() > (2 * error if known else 0.0)
+        return difference.mean().item() > (2 * error if decision.known else 0.0)
 
     # ---------------------------------------------------------------- what it remembers of data
 
@@ -293,6 +294,11 @@ class HRN(Learner):
         chosen: Tensor = likely >= best - self.options.within * best.abs()
         learning = len(self.tasks) - len(self.known_as)  # a task that is being learned has no memory yet
         return F.pad(chosen[:, self.known_as], (0, learning))
+
+    def paths(self, images: Tensor, task: int) -> Tensor:
+        """(n, levels) units of the task's path: all its images go one way."""
+        levels = len(self.settings.encoder)
+        return (self.ways[task] * levels + torch.arange(levels)).expand(len(images), levels)
 
     def analyse(self, images: Tensor, task: int) -> dict[str, Any]:  # noqa: ARG002
         """The task's path, and how many units there are."""

@@ -392,7 +392,9 @@ def usage(run: Run) -> Picture | None:
             n for n, r in enumerate(records) if n == 0 or r.get("task_number") != records[n - 1].get("task_number")
         ]
         for start in starts[1:]:
-            axes.axvline(start + 0.5, color=INK, linewidth=1.6 if len(starts) <= 20 else 0.5)
+            width = 1.2 if len(starts) <= 20 else 0.4
+            axes.axvline(start + 0.5, color="white", linewidth=2.5 * width)  # seen on any colour
+            axes.axvline(start + 0.5, color=INK, linewidth=width)
         above = axes.secondary_xaxis("top")
         ends = [*starts[1:], len(records)]
         labelled = [list(zip(starts, ends, strict=True))[place] for place in _some(len(starts), 8)]

@@ -72,7 +72,8 @@ class Group:
             finished = [run for run in runs if run.outcome is not None]
             if finished:
                 parts = [{**(run.outcome or {}), "seeds": run.seed, "accuracy": run.accuracy} for run in finished]
-                learners[name] = {part: [found[part] for found in parts] for part in parts[0]}
+                shared = [part for part in parts[0] if all(part in found for found in parts)]  # older files hold less
+                learners[name] = {part: [found[part] for found in parts] for part in shared}
         return {"scenario": self.scenario, "tasks": self.tasks, "learners": learners}
 
     def missing(self) -> list[str]:
@@ -119,16 +120,19 @@ def gather(paths: Sequence[Path]) -> tuple[list[Group], list[str]]:
 
 def group_of(content: dict[str, Any], source: str = "") -> Group:
     """The runs in the content of a result file."""
-    tasks = [str(task) for task in content["tasks"]]
+    tasks = [printable(task) for task in content["tasks"]]
     settings = dict(content.get("settings", {}))
     fraction = float(settings.pop("fraction", 1.0))
     for name in ("profile", "folder"):
         settings.pop(name, None)
-    group = Group(str(content["scenario"]), tasks, settings, fraction)
+    group = Group(printable(content["scenario"]), tasks, settings, fraction)
     for name, entry in content["learners"].items():
         for place, seed in enumerate(entry["seeds"]):
-            found = {part: entry[part][place] for part in entry if part not in ("seeds", "options")}
-            run = Run(str(name), int(seed), entry.get("options", {}), source, [], command=content.get("command", ""))
+            listed = [part for part in entry if part not in ("seeds", "options")]
+            found = {part: entry[part][place] for part in listed if entry[part][place] is not None}
+            run = Run(
+                printable(name), int(seed), entry.get("options", {}), source, [], command=content.get("command", "")
+            )
             _take_outcome(run, found, len(tasks))
             group.learners.setdefault(run.learner, []).append(run)
     return group
@@ -165,29 +169,58 @@ def _read_folder(folder: Path) -> Group:
     """A group of the one run in a folder."""
     try:
         kept = json.loads((folder / "settings.json").read_text())
-        tasks = [str(task) for task in kept["tasks"]]
-        group = Group(str(kept["scenario"]), tasks, kept["settings"], kept["fraction"], kept["evaluate_on"])
-        run = Run(str(kept["learner"]), int(kept["seed"]), kept["options"], str(folder), [])
+        tasks = [printable(task) for task in kept["tasks"]]
+        group = Group(printable(kept["scenario"]), tasks, kept["settings"], kept["fraction"], kept["evaluate_on"])
+        run = Run(printable(kept["learner"]), int(kept["seed"]), kept["options"], str(folder), [])
         run.versions, run.command = kept.get("versions") or {}, kept.get("command") or ""
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} is not a run's folder: its settings.json cannot be read ({error!r})") from None
     group.learners[run.learner] = [run]
     run.records = _read_records(run, folder / "epochs.jsonl")
-    run.samples = [sample for sample in _read_json(run, folder / "samples.json") or [] if isinstance(sample, dict)]
+    samples = _read_json(run, folder / "samples.json")
+    run.samples = [sample for sample in samples if isinstance(sample, dict)] if isinstance(samples, list) else []
     finished = _read_json(run, folder / "result.json")
     if finished is not None:
-        _take_outcome(run, finished, len(tasks))
-        return group
+        try:
+            _take_outcome(run, finished, len(tasks))
+            return group
+        except _ODD:
+            run.notes.append("result.json is not what a run writes")
     for record in run.records:
-        if "decision" in record:
-            run.decisions.append(record["decision"])
-        if "accuracy" in record:
-            row = _row(record["accuracy"], len(tasks))
-            known = sum(value is not None for value in row)
-            while len(run.accuracy) < known - 1:  # learned together: nothing was known before
-                run.accuracy.append([None] * len(tasks))
-            run.accuracy.append(row)
+        try:
+            _take_record(run, record, len(tasks))
+        except _ODD:
+            run.notes.append("a line of epochs.jsonl is not what a run writes")
     return group
+
+
+_ODD = (KeyError, TypeError, ValueError, AttributeError)
+"""What comes of a file that is JSON, but not of the kind that was looked for."""
+
+
+def printable(text: object) -> str:
+    """A name as pages and figures can hold it: folders may be called anything."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(text))
+
+
+def _take_record(run: Run, record: dict[str, Any], tasks: int) -> None:
+    if "decision" in record:
+        run.decisions.append(_plain(record["decision"]))
+    if "accuracy" in record:
+        row = _row(record["accuracy"], tasks)
+        known = sum(value is not None for value in row)
+        while len(run.accuracy) < known - 1:  # learned together: nothing was known before
+            run.accuracy.append([None] * tasks)
+        run.accuracy.append(row)
+
+
+def _plain(values: Any) -> Any:
+    """The same with names that can be shown."""
+    if isinstance(values, dict):
+        return {printable(name): _plain(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_plain(value) for value in values]
+    return printable(values) if isinstance(values, str) else values
 
 
 def _read_json(run: Run, path: Path) -> Any:
@@ -216,13 +249,15 @@ def _read_records(run: Run, path: Path) -> list[dict[str, Any]]:
             run.notes.append(f"a line of {path.name} cannot be read, it is left out")
     if not records:
         run.notes.append("no epoch was written down yet")
-    return [record for record in records if isinstance(record, dict)]
+    return [_plain(record) for record in records if isinstance(record, dict)]
 
 
 def _take_outcome(run: Run, outcome: dict[str, Any], tasks: int) -> None:
-    run.accuracy = [_row(row, tasks) for row in outcome["accuracy"]]
-    run.decisions = list(outcome.get("decisions", []))
-    matrix = run.accuracy
+    lacking = {"images_per_second", "parameters", "bytes_kept", "task_free"} - outcome.keys()
+    if lacking:
+        raise KeyError(f"there is no {', '.join(sorted(lacking))}")
+    matrix = [_row(row, tasks) for row in outcome["accuracy"]]
+    run.accuracy, run.decisions = matrix, [_plain(decision) for decision in outcome.get("decisions", [])]
     at_once = len(matrix) == tasks and all(value is None for row in matrix[:-1] for value in row)
     first = tasks - 1 if at_once else 0
     if len(matrix) == tasks and all(None not in matrix[place][: place + 1] for place in range(first, tasks)):

@@ -102,17 +102,17 @@ def overview(jobs: Sequence[Job], at_once: int) -> RenderableType:
     for job in sorted(jobs, key=lambda job: order.index(job.state)):
         bar: Any = ProgressBar(job.images, job.trained, width=16) if job.state == "running" else job.state
         record = job.record
-        cells = [""] * 6
+        cells: list[str | Text] = [""] * 6
         if record is not None:
             cells = [
-                record["task"],
+                Text(record["task"]),
                 f"{record['epoch']}/{record['epochs']}",
                 f"{record['loss']:.3f}",
                 f"{record['validation_accuracy']:.1f}",
                 f"{record['images'] / max(record['seconds'], 1e-9):,.0f}",
                 duration(job.left(job.pace)) if job.state == "running" else "",
             ]
-        table.add_row(job.learner, str(job.seed), bar, *cells)
+        table.add_row(Text(job.learner), str(job.seed), bar, *cells)
     done = sum(job.state in ("done", "failed") for job in jobs)
     left = time_left(jobs, at_once)
     said = f"{done} of {len(jobs)} runs done" + ("" if left is None else f", about {duration(left)} left")
@@ -144,7 +144,7 @@ def matrix_table(job: Job) -> Table:
     known = sum(value is not None for value in rows[-1])
     tasks = range(max(0, known - COLUMNS), known)
     title = f" {job.learner}, seed {job.seed}, %"
-    table = Table(title=title, title_justify="left", title_style="", header_style="dim", box=None)
+    table = Table(title=Text(title), title_justify="left", title_style="", header_style="dim", box=None)
     table.min_width = len(title) + 1
     table.add_column("after", max_width=16, no_wrap=True)
     for task in tasks:

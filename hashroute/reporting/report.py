@@ -51,11 +51,15 @@ def run_report(settings: ReportSettings, command: str, console: Console) -> Path
     names = [_unique(group.scenario, taken) for group in groups]
     folder = settings.output / "figures"
     folder.mkdir(parents=True, exist_ok=True)
+    written = set()
     for name, some in zip(names, drawn, strict=True):
         for picture in some:
             picture.name = _unique(f"{name}-{picture.name}", taken)
             for form in ("png", "pdf"):
+                written.add(folder / f"{picture.name}.{form}")
                 _write(folder / f"{picture.name}.{form}", picture.save(form))
+    for old in {*folder.glob("*.png"), *folder.glob("*.pdf")} - written:  # of an earlier report
+        old.unlink()
     page = settings.output / "report.html"
     _write(page, render(groups, names, drawn, left_out, command).encode())
     console.print(f"report in {page}", markup=False, highlight=False, soft_wrap=True)
@@ -97,6 +101,7 @@ _COPY = '<button type="button" class="copy">copy</button>'
 def _unique(name: str, taken: list[str]) -> str:
     """A name that is good in files and links, and that no other has; it is taken then."""
     plain = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "runs"
+    plain = plain[:100]
     while plain in taken:
         plain += "-2"
     taken.append(plain)
@@ -283,7 +288,7 @@ def _sample(sample: dict[str, Any]) -> str:
         top, low = max(projections), min(0.0, *projections)
         for number, value in enumerate(projections):
             height = 100 * (value - low) / ((top - low) or 1)
-            taken = ' class="taken"' if number in path else ""
+            taken = ' class="taken"' if sample.get("known_by") == "units" and number in path else ""
             bars += f'<i{taken} style="height:{height:.1f}%" title="{number}: {value:.3f}"></i>'
         bars = f'<div class="bars">{bars}</div>'
     return f'<div class="sample">{image}<div>{"<br>".join(lines)}{bars}</div></div>'
@@ -345,7 +350,7 @@ def _table(
         if header in (highest or set()) | (lowest or set()):
             pick = min if header in (lowest or set()) else max
             parts = [[_value(part) for part in row[column].split(" / ")] for row in ours if row[column]]
-            known = [[part[place] for part in parts if place < len(part)] for place in (-1, 0)]
+            known = [[part[-1] for part in parts], [part[0] for part in parts if len(part) == 2]]
             best[column] = [pick([value for value in some if value is not None], default=None) for some in known]
     text = []
     for row in rows:

@@ -96,7 +96,8 @@ def lead_rows(content: dict[str, Any], who: str = "hrn") -> tuple[list[str], lis
 
 def _answers(entry: dict[str, Any]) -> dict[int, list[str]]:
     """By seed, which test images were answered right; older files do not say so."""
-    return dict(zip(entry["seeds"], entry["right"], strict=True)) if "right" in entry else {}
+    pairs = zip(entry["seeds"], entry["right"], strict=True) if "right" in entry else ()
+    return {seed: right for seed, right in pairs if right is not None}
 
 
 def summary_table(content: dict[str, Any]) -> Table:
