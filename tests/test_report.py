@@ -242,7 +242,7 @@ def test_figures_come_for_papers_too(written: Path) -> None:
     page = written.read_text(encoding="utf-8")
     names = {path.stem for path in (written.parent / "figures").iterdir()}
     expected = {"first", "mean", "tradeoff", "matrices", "usage-hrn-paper", "units-hrn-paper", "flow-hrn-paper"}
-    assert names == {f"digits-{name}" for name in (*expected, "forest-hrn")}
+    assert names == {f"digits-{name}" for name in (*expected, "flow-hrn", "forest-hrn")}
     for name in names:
         assert (written.parent / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert (written.parent / "figures" / f"{name}.pdf").read_bytes()[:5] == b"%PDF-"
@@ -541,7 +541,7 @@ def test_the_page_fits_and_can_be_read(
     sizes = page.evaluate(
         "[...document.querySelectorAll('figure svg')].map(e => e.getBoundingClientRect()).map(b => [b.width, b.height])"
     )
-    assert len(sizes) == 8
+    assert len(sizes) == 9
     assert all(across > 250 and down > 30 for across, down in sizes)
     background = brightness(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
     texts = page.evaluate("[...document.querySelectorAll('figure svg')].map(e => getComputedStyle(e).color)")
