@@ -429,7 +429,7 @@ def test_a_run_keeps_samples_of_what_it_was_measured_on(name: str, evaluate_on: 
             assert sample["path"][0] == np.argmax(sample["projections"])  # the best one takes the image
             assert max(sample["projections"]) <= 1
         elif name == "hrn":
-            assert (sample["known_by"], sample["path"]) == ("memories", None)
+            assert (sample["known_by"], sample["path"]) == ("memories", learner.paths(images, number)[0].tolist())
             assert sample["projections"] == pytest.approx(learner.familiarity(images)[0].tolist(), abs=1e-3)
         else:
             assert (sample["known_by"], sample["path"], sample["projections"]) == (None, None, None)
