@@ -114,7 +114,10 @@ def test_a_page_about_it(folders: Any, inspect: Inspect, tmp_path: Path) -> None
     assert code == 0, err
     assert json.loads(out)["learner"] == "hrn", "the page is named elsewhere than on standard output"
     assert "page/report.html" in "".join(err.split())
-    assert "2 or 3" in (tmp_path / "page" / "report.html").read_text()
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "2 or 3" in page
+    size = sum(file.stat().st_size for file in folders("hrn").iterdir() if file.is_file())
+    assert f">{size / 1000:,.0f}</td>" in page, "the size on disk"
 
 
 def test_a_saved_learner_that_is_no_run_is_described_too(folders: Any, inspect: Inspect, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ class Run:
     decisions: list[dict[str, Any]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
     """Some test images, and what became of them."""
+    size: int | None = None
+    """Bytes of its folder."""
     versions: dict[str, str] = field(default_factory=dict)
     command: str = ""
     notes: list[str] = field(default_factory=list)
@@ -176,6 +178,7 @@ def _read_folder(folder: Path) -> Group:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} is not a run's folder: its settings.json cannot be read ({error!r})") from None
     group.learners[run.learner] = [run]
+    run.size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     run.records = _read_records(run, folder / "epochs.jsonl")
     samples = _read_json(run, folder / "samples.json")
     run.samples = [sample for sample in samples if isinstance(sample, dict)] if isinstance(samples, list) else []
@@ -301,5 +304,6 @@ def _one_of(one: Run, other: Run) -> Run:
         kept.notes.append(f"{left.source} holds other numbers for it; those of {kept.source} are shown")
     else:
         kept.command = kept.command or left.command
+        kept.size = kept.size or left.size
         kept.versions = kept.versions or left.versions
     return kept

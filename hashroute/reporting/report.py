@@ -301,7 +301,7 @@ def _settings(group: Group) -> str:
     if not commands:
         again = _absent("The command was not written down with these runs.")
     text = f"<h4>To get these runs again</h4>{again}"
-    headers = ["learner", "seed", "tasks", "minutes", "images/s", "versions", "from"]
+    headers = ["learner", "seed", "tasks", "minutes", "images/s", "on disk, kB", "versions", "from"]
     rows = []
     for run in group.runs:
         outcome = run.outcome or {}
@@ -310,6 +310,7 @@ def _settings(group: Group) -> str:
         speed = outcome.get("images_per_second")
         done = f"{len(run.accuracy)}/{len(group.tasks)}"
         row = [run.learner, str(run.seed), done, f"{seconds / 60:,.1f}", "" if speed is None else f"{speed:,.0f}"]
+        row.append("" if run.size is None else f"{run.size / 1000:,.0f}")
         rows.append([*row, versions or "not written down", run.source])
     text += _table("Runs", headers, rows)
     pairs = [[str(name), _said(value)] for name, value in group.settings.items()]
