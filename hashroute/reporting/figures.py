@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hashroute import metrics
 from hashroute.reporting.gather import Group, Run, group_of
+from hashroute.reporting.tables import continual, right_after_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -266,9 +267,9 @@ def tradeoff(group: Group) -> Picture | None:
     """Stability against plasticity: what is forgotten, over what is reached right after learning."""
     content = group.content()["learners"]
     points = {
-        name: [(fmean(metrics.right_after(rows)), metrics.forgetting(rows)) for rows in entry["accuracy"]]
+        name: [(right_after_mean(rows), metrics.forgetting(rows)) for rows in entry["accuracy"]]
         for name, entry in content.items()
-        if len(group.tasks) > 1 and entry["accuracy"][0][0][0] is not None
+        if len(group.tasks) > 1 and continual(entry)
     }
     points = {name: [pair for pair in pairs if all(map(math.isfinite, pair))] for name, pairs in points.items()}
     if not any(points.values()):
@@ -391,13 +392,13 @@ def usage(run: Run) -> Picture | None:
         starts = [
             n for n, r in enumerate(records) if n == 0 or r.get("task_number") != records[n - 1].get("task_number")
         ]
+        width = 1.2 if len(starts) <= 20 else 0.4
         for start in starts[1:]:
-            width = 1.2 if len(starts) <= 20 else 0.4
             axes.axvline(start + 0.5, color="white", linewidth=2.5 * width)  # seen on any colour
             axes.axvline(start + 0.5, color=INK, linewidth=width)
         above = axes.secondary_xaxis("top")
         ends = [*starts[1:], len(records)]
-        labelled = [list(zip(starts, ends, strict=True))[place] for place in _some(len(starts), 8)]
+        labelled = [(starts[place], ends[place]) for place in _some(len(starts), 8)]
         named = [_short(str(records[start].get("task")), 10) for start, _ in labelled]
         above.set_xticks([(start + end) / 2 + 0.5 for start, end in labelled], named)
         above.tick_params(length=0)

@@ -13,6 +13,9 @@ from hashroute.learners import LEARNERS
 
 Rows = list[list[float | None]]
 
+_ODD = (KeyError, TypeError, ValueError, AttributeError)
+"""What comes of a file that is not of the kind that was looked for."""
+
 
 @dataclass
 class Run:
@@ -147,7 +150,7 @@ def _read(path: Path, left_out: list[str]) -> Iterator[Group]:
     if path.is_file():
         try:
             group = group_of(json.loads(path.read_text()), str(path))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except (*_ODD, IndexError) as error:
             raise ValueError(f"{path} is not a result file ({error!r})") from None
         if not group.runs:
             raise ValueError(f"{path} holds no run yet: come back when the first one has ended")
@@ -175,7 +178,7 @@ def _read_folder(folder: Path) -> Group:
         group = Group(printable(kept["scenario"]), tasks, kept["settings"], kept["fraction"], kept["evaluate_on"])
         run = Run(printable(kept["learner"]), int(kept["seed"]), kept["options"], str(folder), [])
         run.versions, run.command = kept.get("versions") or {}, kept.get("command") or ""
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _ODD as error:
         raise ValueError(f"{folder} is not a run's folder: its settings.json cannot be read ({error!r})") from None
     group.learners[run.learner] = [run]
     run.size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
@@ -195,10 +198,6 @@ def _read_folder(folder: Path) -> Group:
         except _ODD:
             run.notes.append("a line of epochs.jsonl is not what a run writes")
     return group
-
-
-_ODD = (KeyError, TypeError, ValueError, AttributeError)
-"""What comes of a file that is JSON, but not of the kind that was looked for."""
 
 
 def printable(text: object) -> str:
