@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,11 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from hashroute import HashRoutedNetwork, UnitSpec
+from hashroute.data import Split
+from hashroute.learners import Learner, create_learner
 from hashroute.reference import Reference
+from hashroute.scenarios import Task
+from hashroute.settings import settings_for
 from hashroute.units import ConvUnit
 
 RESULTS = Path(__file__).parent / "results" / "speed.json"
@@ -236,6 +241,37 @@ class Report:
                 linear = (value - 1) / (base - 1) if name == "d" else value / base
                 self.add(row, time_taken / seconds[0], linear, speeds, at_most=True)
 
+    def learners(self, images: int) -> None:
+        """All of `hrn` over all of `vc`, epoch by epoch in turns: looking, heads on frozen units, memories and all."""
+        torch.manual_seed(0)
+        shape, epochs = (3, 32, 32), 10
+        settings = replace(settings_for("", shape), epochs=(epochs,))
+        hrn, vc = (create_learner(name, shape, settings) for name in ("hrn", "vc"))
+        seconds = {"hrn": 0.0, "vc": 0.0}
+
+        def timed(learner: Learner, work: Callable[..., Any], task: Task) -> None:
+            start = time.process_time()
+            work(task)
+            seconds[learner.name] += time.process_time() - start
+
+        tasks = 3
+        for number in range(tasks):
+            parts = [
+                Split(torch.randint(256, (count, *shape), dtype=torch.uint8), torch.arange(count) % CLASSES)
+                for count in (images, images // 9, images // 9)
+            ]
+            names = tuple(f"{number} {label}" for label in range(CLASSES))
+            task = Task(f"task {number}", *parts, names, frozenset({"flip", "shift"}))
+            for learner in (hrn, vc):
+                timed(learner, learner.begin, task)
+            for _ in range(epochs):
+                for learner in (hrn, vc):
+                    timed(learner, learner.train_epoch, task)
+            for learner in (hrn, vc):
+                timed(learner, learner.finish, task)
+        speeds = {name: tasks * epochs * images / each for name, each in seconds.items()}
+        self.add("speed of the learner hrn over vc, ten epochs a task", seconds["vc"] / seconds["hrn"], 0.7, speeds)
+
     def memory(self) -> None:
         peaks = {}
         for which in ("network", "plain"):
@@ -294,6 +330,7 @@ def main() -> None:
     report.over_plain("MNIST size", MNIST_UNIT, (1, 28, 28), 128, 0.4, many)
     report.many_units(many)
     report.growth(many // 2)
+    report.learners(200 if arguments.quick else 1800)
     report.memory()
     report.show()
     if not arguments.quick:

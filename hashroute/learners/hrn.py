@@ -148,13 +148,11 @@ class HRN(Learner):
             decision.distance = float(far[best])
             recognised = decision.distance <= self.options.recognised * self.memory_hash.features
             familiar = self.ways[self.known_as.index(best)]
-            parent, decision.why = len(self.encoder) - 1, "the most recent units"
             if recognised:
                 decision.looks_like = self.tasks[self.known_as.index(best)].name
                 alike = [self.tasks[n] for n, memory in enumerate(self.known_as) if memory == best]
                 decision.known = any(learned.class_names == task.class_names for learned in alike)
-            if decision.known:
-                parent, decision.why = familiar, "the same data, the same classes"
+            parent, decision.why = self.choose_parent(familiar, decision.known)
             bound = self._at_bound()
             if bound:
                 parent, decision.why = familiar, "the most familiar units, at the bound on growth"
@@ -169,6 +167,15 @@ class HRN(Learner):
                 self.ways.append(self.encoder.grow(parent, self.options.rank))
         self.decisions.append(asdict(decision))
         self.to(self.device)
+
+    def choose_parent(self, familiar: int, known: bool) -> tuple[int, str]:
+        """The path to fork, and why: the most recent one, for all that was learned since.
+
+        familiar: the path of the data that a task's is most like; known: it is such data, and its classes are the same.
+        """
+        if known:
+            return familiar, "the same data, the same classes"
+        return len(self.encoder) - 1, "the most recent units"
 
     def _owner(self, path: int) -> str:
         """The name of the task that a path was made for."""
