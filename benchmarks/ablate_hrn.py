@@ -22,7 +22,7 @@ from torch import Tensor
 from hashroute import load_scenario, metrics, run
 from hashroute.learners import LEARNERS
 from hashroute.learners.base import options_from_dict, options_to_dict
-from hashroute.learners.hrn import HRN, HRNOptions
+from hashroute.learners.hrn import HRN, Decision, HRNOptions
 from hashroute.scenarios import Scenario, Task
 from hashroute.storage import insert_seed, write_json
 from hashroute.training import scenario_settings
@@ -99,6 +99,13 @@ class Residues(HRN):
             ]
 
 
+class Strict(HRN):
+    """Any fork must gain more than two standard errors."""
+
+    def _earned(self, task: Task, number: int, decision: Decision) -> bool:
+        return super()._earned(task, number, replace(decision, known=True))
+
+
 class MostFamiliar(HRN):
     """The parent is the path of the data that is most alike."""
 
@@ -130,6 +137,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "fork of rank 4": (HRN, {"rank": 4}),
         "fork of rank 16": (HRN, {"rank": 16}),
         "fork of rank 64": (HRN, {"rank": 64}),
+        "a fork must gain two standard errors": (Strict, {}),
         "residues": (Residues, {}),
     },
     "mixed": {
