@@ -67,32 +67,64 @@ class LastLevel(HRN):
             units[:-1].requires_grad_(False)
 
 
-class Residues(HRN):
-    """Features are the sum of what is left of the hashes beside the principal directions of the parent's data."""
+class Levels(HRN):
+    """Features as any function of the hashes of all levels."""
 
-    directions: dict[int, list[Tensor]]
+    def features(self, images: Tensor, task: int) -> Tensor:
+        return self.combine(self.hashed(images, self.ways[task]), task)
+
+    def hashed(self, images: Tensor, path: int) -> list[Tensor]:
+        maps = (each - each.mean((1, 2, 3), keepdim=True) for each in self.encoder.maps(images, path))
+        return [phi.normalised(each) for phi, each in zip(self.encoder.hashes, maps, strict=True)]
+
+    def combine(self, hashed: list[Tensor], task: int) -> Tensor:
+        raise NotImplementedError
+
+
+class Alike(Levels):
+    """All levels count alike."""
+
+    def combine(self, hashed: list[Tensor], task: int) -> Tensor:  # noqa: ARG002
+        return torch.stack(hashed).sum(0)
+
+
+class LastHash(Levels):
+    """The last level alone counts: the features of a plain network, in another order."""
+
+    def combine(self, hashed: list[Tensor], task: int) -> Tensor:  # noqa: ARG002
+        return hashed[-1]
+
+
+class NotCentred(Alike):
+    """All levels count alike, and what maps have in common stays in them."""
+
+    def hashed(self, images: Tensor, path: int) -> list[Tensor]:
+        maps = self.encoder.maps(images, path)
+        return [phi.normalised(each) for phi, each in zip(self.encoder.hashes, maps, strict=True)]
+
+
+class Residues(Levels):
+    """What counts is what is left of the hashes beside the principal directions of the parent's data."""
+
+    directions: dict[int | None, list[Tensor]]
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.directions = {}
 
-    def features(self, images: Tensor, task: int) -> Tensor:
-        known = self.directions.get(self.encoder.parents[self.ways[task]], [])
-        hashed = self._levels(images, self.ways[task])
-        for level, directions in enumerate(known):
-            hashed[level] = hashed[level] - (hashed[level] @ directions.T) @ directions
-        return torch.stack(hashed).sum(0)
-
-    def _levels(self, images: Tensor, path: int) -> list[Tensor]:
-        maps = self.encoder.maps(images, path)
-        return [phi.normalised(each) for phi, each in zip(self.encoder.hashes, maps, strict=True)]
+    def combine(self, hashed: list[Tensor], task: int) -> Tensor:
+        features = torch.zeros_like(hashed[0])
+        known = self.directions.get(self.encoder.parents[self.ways[task]])
+        for level, each in enumerate(hashed):
+            features = features / 2 + (each if known is None else each - (each @ known[level].T) @ known[level])
+        return features
 
     @torch.no_grad()
     def consolidate(self, tasks: Sequence[Task], first: int) -> None:
         super().consolidate(tasks, first)
         path = self.ways[first]
         if path not in self.directions:
-            levels = self._levels(self.scale(tasks[0].train.images[:2000], first), path)
+            levels = self.hashed(self.scale(tasks[0].train.images[:2000], first), path)
             count = self.options.directions
             self.directions[path] = [
                 torch.linalg.svd(each - each.mean(0), full_matrices=False)[2][:count] for each in levels
@@ -139,6 +171,9 @@ ROWS: dict[str, dict[str, Row]] = {
         "fork of rank 64": (HRN, {"rank": 64}),
         "a fork must gain two standard errors": (Strict, {}),
         "residues": (Residues, {}),
+        "all levels count alike": (Alike, {}),
+        "all levels count alike, not centred": (NotCentred, {}),
+        "the last level alone counts": (LastHash, {}),
     },
     "mixed": {
         "hrn": (HRN, {}),

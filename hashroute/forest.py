@@ -1,7 +1,8 @@
 """Paths of units, each forked from another: trained once, then frozen for good.
 
-A path is a chain of convolution units, one a level. Its features are the sum over levels of the normalised hashes of
-the image and of every unit's maps, with one hash function a level, shared by all paths.
+A path is a chain of convolution units, one a level. Its features are a sum over levels of the normalised hashes of the
+image and of every unit's maps, with one hash function a level, shared by all paths. The last level counts most: each
+below it counts half as much as the one above, and the image least.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 from torch.nn.utils import parametrize
 
-from hashroute.hashing import FeatureHash
+from hashroute.hashing import EvenHash
 from hashroute.units import ConvUnit, UnitSpec
 
 POOLED = 4
@@ -36,7 +37,7 @@ class Forest(nn.Module):
         self.image_shape = tuple(image_shape)
         self.specs = tuple(specs)
         self.features = features
-        self.hashes = [FeatureHash(features, (seed << 8) + level) for level in range(len(specs) + 1)]
+        self.hashes = [EvenHash(features, (seed << 8) + level) for level in range(len(specs) + 1)]
         self.paths = nn.ModuleList()
         self.parents: list[int | None] = []
         self.ranks: list[int] = []
@@ -92,8 +93,11 @@ class Forest(nn.Module):
 
     def forward(self, images: Tensor, path: int) -> Tensor:
         """images: (n, channels, height, width). Returns the features of a path: (n, s)."""
-        hashed = [phi.normalised(maps) for phi, maps in zip(self.hashes, self.maps(images, path), strict=True)]
-        return torch.stack(hashed).sum(0)
+        features = images.new_zeros(len(images), self.features)
+        for phi, maps in zip(self.hashes, self.maps(images, path), strict=True):
+            # Without its mean: activations are mostly positive, and what all maps have in common says nothing.
+            features = features / 2 + phi.normalised(maps - maps.mean((1, 2, 3), keepdim=True))
+        return features
 
     def weights(self, path: int) -> int:
         """How many numbers a path adds to what is kept."""

@@ -46,12 +46,16 @@ class FeatureHash:
         key = (length, torch.device(device))
         if key not in self._tables:
             bits = integer_hash(self.seed, np.arange(length))
-            buckets = (bits >> np.uint64(32)) % np.uint64(self.features)
+            buckets = self.buckets(bits >> np.uint64(32))
             negative = bits & np.uint64(1)
             with torch.inference_mode(False):  # a table outlives the mode in which it was first needed
                 table = torch.from_numpy((buckets + negative * np.uint64(self.features)).astype(np.int64))
                 self._tables[key] = table.to(device)
         return self._tables[key]
+
+    def buckets(self, hashed: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The bucket of every index from the upper half of its hash: (length,)."""
+        return hashed % np.uint64(self.features)
 
     def __call__(self, values: Tensor) -> Tensor:
         """values: (batch, length). Returns phi of each row: (batch, features)."""
@@ -76,6 +80,19 @@ class FeatureHash:
     def normalised(self, maps: Tensor) -> Tensor:
         """The hash vector h of each map: (batch, features), each row of norm 1 or 0 (see `normalise`)."""
         return normalise(self.scaled(maps)[0])[0]
+
+
+class EvenHash(FeatureHash):
+    """A feature hashing function that fills all buckets alike: none takes a second index before each has one.
+
+    So up to `features` numbers are only put in another order, with other signs, and none is mixed with another.
+    """
+
+    def buckets(self, hashed: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The rank of an index among all by its hash, modulo the number of buckets."""
+        ranks = np.empty_like(hashed)
+        ranks[np.argsort(hashed, kind="stable")] = np.arange(len(hashed), dtype=np.uint64)
+        return ranks % np.uint64(self.features)
 
 
 def normalise(hashed: Tensor) -> tuple[Tensor, Tensor]:

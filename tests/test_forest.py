@@ -181,14 +181,28 @@ def test_a_fork_of_low_rank_keeps_less_and_comes_back_from_its_state() -> None:
     assert saved == sum(grown.weights(path) for path in range(4)), "a parent's weights are kept twice"
 
 
-def test_features_are_the_sum_of_the_hashes_of_all_levels() -> None:
+def test_features_are_a_sum_of_the_hashes_of_all_levels() -> None:
     grown, images = forest(), torch.randn(5, 1, 8, 8)
     maps = list(grown.maps(images, 0))
     assert [tuple(each.shape[1:]) for each in maps] == [(1, 8, 8), (4, 4, 4), (8, 2, 2)]
-    hashed = [phi.normalised(each) for phi, each in zip(grown.hashes, maps, strict=True)]
-    for each in hashed:
+    centred = [each - each.mean((1, 2, 3), keepdim=True) for each in maps]
+    image, first, last = (phi.normalised(each) for phi, each in zip(grown.hashes, centred, strict=True))
+    for each in (image, first, last):
         torch.testing.assert_close(each.norm(dim=1), torch.ones(5))
-    torch.testing.assert_close(grown(images, 0), sum(hashed))
+    torch.testing.assert_close(grown(images, 0), image / 4 + first / 2 + last)
+
+
+def test_what_all_maps_have_in_common_is_no_feature() -> None:
+    grown, images = forest(), torch.randn(5, 1, 8, 8)
+    same = [phi.normalised(torch.ones(2, 8, 2, 2) * each) for phi, each in zip(grown.hashes, (1, 2, 3), strict=True)]
+    assert all(each.norm() > 1 for each in same), "a constant map has a hash"
+    with torch.no_grad():
+        for unit in grown.paths[0].children():
+            unit.blocks[0].norm = None
+            unit.blocks[0].convolution.weight.zero_()
+            unit.blocks[0].convolution.bias.fill_(3.0)
+    image = images - images.mean((1, 2, 3), keepdim=True)
+    torch.testing.assert_close(grown(images, 0), grown.hashes[0].normalised(image) / 4)
 
 
 # ------------------------------------------------------------------------ the learner
@@ -340,7 +354,9 @@ def test_real_data_sets_are_told_apart() -> None:
         pytest.skip("the data sets are not here")
     tasks = {task.name: task for task in load_scenario("mixed").tasks}
     torch.manual_seed(0)
-    grower: Any = create_learner("hrn", (3, 32, 32), replace(settings_for("mixed", (3, 32, 32)), epochs=(1,)))
+    grower: Any = create_learner(
+        "hrn", (3, 32, 32), replace(settings_for("mixed", (3, 32, 32)), epochs=(1, 5, 1, 5, 1))
+    )
     for name in ("SVHN", "CIFAR 0-9", "MNIST", "CIFAR 10-19", "SVHN, part 2", "MNIST, part 2"):
         grower.learn(tasks[name])
     said = {decision["task"]: decision for decision in grower.decisions}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from hashroute.hashing import FeatureHash, integer_hash
+from hashroute.hashing import EvenHash, FeatureHash, integer_hash
 
 SEEDS = range(400)
 
@@ -87,6 +87,7 @@ PROMISES = [signs_are_balanced, inner_product_is_unbiased, different_hashes_are_
 def test_signed_hash_keeps_it_and_an_unsigned_one_does_not(promise: object) -> None:
     assert callable(promise)
     assert promise(FeatureHash)
+    assert promise(EvenHash)
     assert not promise(UnsignedHash)
 
 
@@ -99,8 +100,20 @@ def test_buckets_are_uniform() -> None:
     assert stats.kstest(pvalues, "uniform").pvalue > 1e-3
 
 
-def test_bucket_and_sign_are_independent() -> None:
-    table = FeatureHash(10, 5).table(20_000).numpy()
+def test_an_even_hash_fills_all_buckets_alike_and_mixes_no_more_than_it_must() -> None:
+    for length in (1, 60, 97, 98, 9700, 9750):
+        counts = torch.bincount(EvenHash(97, 3).table(length) % 97, minlength=97)
+        assert counts.max() == -(-length // 97)
+        assert counts.min() == length // 97
+    values = torch.randn(4, 97, dtype=torch.float64)
+    hashed = EvenHash(97, 3)(values)
+    assert torch.equal(hashed.abs().sort(1).values, values.abs().sort(1).values)
+    assert not torch.equal(EvenHash(97, 3).table(97), EvenHash(97, 4).table(97))
+
+
+@pytest.mark.parametrize("kind", [FeatureHash, EvenHash])
+def test_bucket_and_sign_are_independent(kind: type[FeatureHash]) -> None:
+    table = kind(10, 5).table(20_000).numpy()
     observed = np.array(
         [[np.sum((table % 10 == bucket) & (table // 10 == sign)) for bucket in range(10)] for sign in (0, 1)]
     )
