@@ -40,6 +40,8 @@ def block(kind: str, name: str) -> str:
         return markdown(*lead_rows(content))
     if kind == "ablation":
         return markdown(*ablation_rows(content)) + "\n" + made_with(content, name)
+    if kind == "decisions":
+        return "\n".join(f"- {decision['said']}" for decision in content["learners"]["hrn"]["decisions"][0]) + "\n"
     if kind == "variants":
         return "\n".join(variants(each) for each in content["scenarios"].values()) + "\n" + made_with(content, name)
     if kind == "headline":
