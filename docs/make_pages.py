@@ -43,7 +43,8 @@ def block(kind: str, name: str) -> str:
     if kind == "decisions":
         return "\n".join(f"- {decision['said']}" for decision in content["learners"]["hrn"]["decisions"][0]) + "\n"
     if kind == "variants":
-        return "\n".join(variants(each) for each in content["scenarios"].values()) + "\n" + made_with(content, name)
+        parts = [f"On `{scenario}`:\n\n" + variants(each) for scenario, each in content["scenarios"].items()]
+        return "\n".join(parts) + "\n" + made_with(content, name)
     if kind == "headline":
         return headline(content) + f"\n`{content['command']}`, [results/{name}.json](results/{name}.json)\n"
     if kind == "figure":
@@ -61,7 +62,7 @@ def headline(content: dict[str, Any]) -> str:
 def variants(content: dict[str, Any]) -> str:
     """What an ablation of `hrn` gave on one scenario, each row beside the first."""
     first = next(iter(content["rows"].values()))
-    whole = dict(zip(first["seeds"], first["final"], strict=True))
+    whole = dict(zip(first["seeds"], first.get("final", ()), strict=True))
     rows = []
     for name, row in content["rows"].items():
         if not row["seeds"]:

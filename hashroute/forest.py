@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 from torch.nn.utils import parametrize
 
-from hashroute.hashing import EvenHash
+from hashroute.hashing import NEGLIGIBLE, EvenHash
 from hashroute.units import ConvUnit, UnitSpec
 
 POOLED = 4
@@ -91,12 +91,22 @@ class Forest(nn.Module):
             maps = unit(maps)
             yield maps if max(maps.shape[2:]) <= POOLED else adaptive_avg_pool2d(maps, POOLED)
 
+    def hashed(self, images: Tensor, path: int) -> Iterator[Tensor]:
+        """The hash vectors of the maps of each level, without their mean: (n, s), each row of norm 1 or 0.
+
+        Activations are mostly positive: what all maps have in common would be much of a hash vector, and says nothing.
+        """
+        for phi, maps in zip(self.hashes, self.maps(images, path), strict=True):
+            centred = maps - maps.mean((1, 2, 3), keepdim=True)
+            hashed = phi.normalised(centred)
+            varies = _largest(centred) > NEGLIGIBLE * _largest(maps)  # else only rounding noise is left of a map
+            yield hashed if varies.all() else hashed * varies[:, None]
+
     def forward(self, images: Tensor, path: int) -> Tensor:
         """images: (n, channels, height, width). Returns the features of a path: (n, s)."""
         features = images.new_zeros(len(images), self.features)
-        for phi, maps in zip(self.hashes, self.maps(images, path), strict=True):
-            # Without its mean: activations are mostly positive, and what all maps have in common says nothing.
-            features = features / 2 + phi.normalised(maps - maps.mean((1, 2, 3), keepdim=True))
+        for hashed in self.hashed(images, path):
+            features = features / 2 + hashed
         return features
 
     def weights(self, path: int) -> int:
@@ -163,6 +173,12 @@ def _copy(source: nn.Module, target: nn.Module) -> None:
     for name, weight in target.named_parameters():
         if name in known:
             weight.copy_(known[name])
+
+
+def _largest(maps: Tensor) -> Tensor:
+    """The largest size of any number of each map: (n,)."""
+    values = maps.detach().flatten(1)
+    return torch.maximum(values.amax(1), -values.amin(1))
 
 
 def _convolutions(units: nn.Module) -> Iterator[nn.Conv2d]:

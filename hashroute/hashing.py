@@ -29,8 +29,8 @@ def _finalise(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class FeatureHash:
     """A feature hashing function, phi: phi(x)_i = sum over j with h(j) = i of xi(j) x_j.
 
-    h and xi are hashes of the index j, so phi takes any length. The table for a length is built once, kept for the
-    process and never saved: the seed says it all.
+    h and xi come from hashes of the index j, so phi takes any length. The table for a length is built once, kept for
+    the process and never saved: the seed says it all.
     """
 
     def __init__(self, features: int, seed: int) -> None:

@@ -200,7 +200,7 @@ def test_what_all_maps_have_in_common_is_no_feature() -> None:
         for unit in grown.paths[0].children():
             unit.blocks[0].norm = None
             unit.blocks[0].convolution.weight.zero_()
-            unit.blocks[0].convolution.bias.fill_(3.0)
+            unit.blocks[0].convolution.bias.fill_(0.1)
     image = images - images.mean((1, 2, 3), keepdim=True)
     torch.testing.assert_close(grown(images, 0), grown.hashes[0].normalised(image) / 4)
 

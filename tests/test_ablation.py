@@ -1,0 +1,105 @@
+"""The variants of hrn in its ablation are what their rows are called, and hrn otherwise."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hashroute import load_scenario
+from hashroute.learners.base import options_from_dict
+from hashroute.learners.hrn import HRN, HRNOptions
+from hashroute.settings import settings_for
+
+FILE = Path(__file__).parent.parent / "benchmarks" / "ablate_hrn.py"
+
+
+@pytest.fixture(scope="module")
+def ablation() -> Any:
+    spec = importlib.util.spec_from_file_location("ablate_hrn", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def learned(kind: type[HRN], monkeypatch: pytest.MonkeyPatch, tasks: int = 3, **options: Any) -> Any:
+    """A learner of this kind after some tasks, all forks kept."""
+    monkeypatch.setattr(HRN, "_earned", lambda *_: True)
+    torch.manual_seed(0)
+    settings = replace(settings_for("digits", (1, 8, 8), classes=2), epochs=(1,))
+    learner = kind((1, 8, 8), settings, options_from_dict(HRNOptions, options))
+    for task in load_scenario("digits").tasks[:tasks]:
+        learner.learn(task)
+    return learner
+
+
+def weights(learner: Any, path: int, level: int) -> torch.Tensor:
+    kept: torch.Tensor = learner.encoder.paths[path][level].blocks[0].convolution.weight
+    return kept
+
+
+def test_which_units_are_trained(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = learned(HRN, monkeypatch)
+    assert whole.encoder.parents == [None, 0, 1]
+    assert not torch.equal(weights(whole, 0, 0), weights(whole, 1, 0))
+    last = learned(ablation.LastLevel, monkeypatch)
+    assert torch.equal(weights(last, 0, 0), weights(last, 2, 0))
+    assert not torch.equal(weights(last, 0, 1), weights(last, 1, 1))
+    lower, upper = (sum(w.numel() for w in last.encoder.paths[0][level].parameters()) for level in (0, 1))
+    assert last.parameter_counts()["encoder"] == lower + 3 * upper
+    assert last.bytes_kept()["weights"] == whole.bytes_kept()["weights"] - 4 * 2 * lower
+    shared = learned(ablation.Shared, monkeypatch)
+    assert (len(shared.encoder), shared.ways) == (1, [0, 0, 0])
+    assert not torch.equal(weights(shared, 0, 0), weights(whole, 0, 0)), "it was trained on"
+    fresh = learned(ablation.Fresh, monkeypatch)
+    assert (fresh.encoder.parents, fresh.ways) == ([None] * 3, [0, 1, 2])
+
+
+def test_which_features_are_used(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_scenario("digits").tasks[0]
+    whole = learned(HRN, monkeypatch, 1)
+    images = whole.scale(task.test.images[:20], 0)
+    image, first, last = whole.encoder.hashed(images, 0)
+    torch.testing.assert_close(whole.features(images, 0), image / 4 + first / 2 + last)
+    for kind, expected in ((ablation.Alike, image + first + last), (ablation.LastHash, last)):
+        torch.testing.assert_close(kind.features(whole, images, 0), expected)
+    torch.testing.assert_close(ablation.sum_by_halves([image, first, last]), whole.features(images, 0))
+    centred = images - images.mean((1, 2, 3), keepdim=True)
+    for kind in (ablation.NotCentred, ablation.Uneven):
+        other = learned(kind, monkeypatch, 1)
+        *_, before = other.encoder.maps(images, 0)
+        assert not torch.allclose(other.features(images, 0), other.encoder(centred, 0)), kind
+        assert before.shape == (20, 32, 2, 2)
+
+
+def test_residues_are_beside_what_the_parent_knew(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learned(ablation.Residues, monkeypatch)
+    assert list(learner.directions) == [0, 1, 2]
+    images = learner.scale(load_scenario("digits").tasks[1].test.images[:20], 1)
+    known = learner.directions[0]
+    left = [each - (each @ v.T) @ v for each, v in zip(learner.encoder.hashed(images, 1), known, strict=True)]
+    torch.testing.assert_close(learner.features(images, 1), ablation.sum_by_halves(left))
+    for level, v in zip(left, known, strict=True):
+        assert (level @ v.T).abs().max() < 1e-5
+    beside = sum(4 * v.numel() for levels in learner.directions.values() for v in levels)
+    assert learner.bytes_kept()["memory"] - HRN.bytes_kept(learner)["memory"] == beside
+
+
+@pytest.mark.parametrize(
+    ("kind", "parents"), [("MostRecent", [None, 0, 1]), ("MostFamiliar", None), ("AnyParent", None)]
+)
+def test_which_units_are_forked(
+    kind: str, parents: list[int | None] | None, ablation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = learned(getattr(ablation, kind), monkeypatch)
+    assert len(learner.encoder) == 3
+    said = {decision["why"] for decision in learner.decisions[1:]}
+    reason = {"MostRecent": "the most recent units", "MostFamiliar": "the most familiar units", "AnyParent": "drawn"}
+    assert said == {reason[kind]}
+    assert parents is None or learner.encoder.parents == parents
