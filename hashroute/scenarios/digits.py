@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from hashroute.data import Split
 from hashroute.scenarios.base import Scenario, Task, choose_classes, hold_out, register_scenario
@@ -13,6 +12,8 @@ from hashroute.scenarios.base import Scenario, Task, choose_classes, hold_out, r
 @register_scenario("digits")
 def digits() -> Scenario:
     """0 or 1, 2 or 3, ..., 8 or 9; a quarter of the images is for the test."""
+    from sklearn.datasets import load_digits  # here: it takes as long to import as torch
+
     bunch = load_digits()
     pixels = np.round(bunch.images / 16 * 255).astype(np.uint8)[:, None]
     rest, test = hold_out(Split(torch.from_numpy(pixels), torch.from_numpy(bunch.target).long()), "digits", 0.25)
