@@ -86,6 +86,16 @@ class LastLevel(HRN):
         return lower
 
 
+class HeadStart(HRN):
+    """A fork starts with the head that was trained on its parent's units as they were."""
+
+    def look(self, tasks: Sequence[Task], first: int) -> None:
+        super().look(tasks, first)
+        if first and int(self.scratch["path"]) == self.encoder.parents[self.ways[first]]:
+            weights = {name: self.scratch[f"head.{name}"] for name in self.heads[first].state_dict()}
+            self.heads[first].load_state_dict(weights)
+
+
 class Strict(HRN):
     """Any fork must gain more than two standard errors."""
 
@@ -204,6 +214,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "fork of rank 4": (HRN, {"rank": 4}),
         "fork of rank 16": (HRN, {"rank": 16}),
         "fork of rank 64": (HRN, {"rank": 64}),
+        "fork with the head trained on its parent": (HeadStart, {}),
         "a fork must gain two standard errors": (Strict, {}),
         "residues in place of hashes": (Residues, {}),
         "features: all levels count alike": (Alike, {}),
