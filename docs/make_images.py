@@ -35,7 +35,7 @@ BLUE, GREY, LIGHT = "#0072B2", "#9a9a9a", "#dddddd"
 
 
 def draw_demo() -> None:
-    """What it prints, the top of its report, and how hrn's units were forked from one another."""
+    """What it prints, the top of its report, and a figure of it: what every learner knows after each task."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     with TemporaryDirectory() as name:
         folder = Path(name) / "demo-seed0"
@@ -47,7 +47,7 @@ def draw_demo() -> None:
             view.goto(page.as_uri())
             view.screenshot(path=IMAGES / "report.png")
             browser.close()
-        shutil.copy(folder / "figures" / "digits-forest-hrn.png", IMAGES / "forest.png")
+        shutil.copy(folder / "figures" / "digits-matrices.png", IMAGES / "matrices.png")
     console.print("[bold]$ hashroute demo[/bold]", highlight=False)
     show(content, console)
     console.print("saved in runs/demo-seed0", highlight=False)
