@@ -86,14 +86,13 @@ class LastLevel(HRN):
         return lower
 
 
-class HeadStart(HRN):
-    """A fork starts with the head that was trained on its parent's units as they were."""
+class NewHead(HRN):
+    """A fork starts with a head that knows nothing."""
 
     def look(self, tasks: Sequence[Task], first: int) -> None:
+        head = copy.deepcopy(self.heads[first])
         super().look(tasks, first)
-        if first and int(self.scratch["path"]) == self.encoder.parents[self.ways[first]]:
-            weights = {name: self.scratch[f"head.{name}"] for name in self.heads[first].state_dict()}
-            self.heads[first].load_state_dict(weights)
+        self.heads[first] = head
 
 
 class Strict(HRN):
@@ -214,7 +213,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "fork of rank 4": (HRN, {"rank": 4}),
         "fork of rank 16": (HRN, {"rank": 16}),
         "fork of rank 64": (HRN, {"rank": 64}),
-        "fork with the head trained on its parent": (HeadStart, {}),
+        "fork with a new head": (NewHead, {}),
         "a fork must gain two standard errors": (Strict, {}),
         "residues in place of hashes": (Residues, {}),
         "features: all levels count alike": (Alike, {}),

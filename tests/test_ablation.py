@@ -62,12 +62,12 @@ def test_which_units_are_trained(ablation: Any, monkeypatch: pytest.MonkeyPatch)
     assert (fresh.encoder.parents, fresh.ways) == ([None] * 3, [0, 1, 2])
 
 
-def test_a_fork_can_start_with_the_head_that_was_tried(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = learned(ablation.HeadStart, monkeypatch, 1)
-    task = load_scenario("digits").tasks[1]
-    learner.begin(task)
-    right = (learner.predict(task.validation.images, 1) == task.validation.labels).double().mean().item()
-    assert 100 * right == pytest.approx(learner.decisions[1]["reused"])
+def test_a_fork_can_start_with_a_new_head(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learned(ablation.NewHead, monkeypatch, 1)
+    learner.begin(load_scenario("digits").tasks[1])
+    tried = {name: learner.scratch[f"head.{name}"] for name in learner.heads[1].state_dict()}
+    assert learner.encoder.parents == [None, 0]
+    assert all(not torch.equal(weight, tried[name]) for name, weight in learner.heads[1].state_dict().items())
 
 
 def test_which_features_are_used(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:

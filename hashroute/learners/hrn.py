@@ -90,9 +90,9 @@ class HRN(Learner):
     """Paths of frozen units, forked from one another. A head remembers its path, so nothing is ever forgotten.
 
     A task's data is looked at, and compared with what is remembered. A head is trained on the frozen units of the most
-    recent path, or of the one whose data and classes are the same. Then these units are forked and trained with a head
-    of their own. The fork stays, frozen for good, if validation images show that it gained something; for classes that
-    a head knows already, that it gained more than two standard errors.
+    recent path, or of the one whose data and classes are the same. Then these units are forked and trained together
+    with that head. The fork stays, frozen for good, if validation images show that it gained something; for classes
+    that a head knows already, that it gained more than two standard errors.
     """
 
     Options = HRNOptions
@@ -163,7 +163,7 @@ class HRN(Learner):
             if bound:
                 self.ways.append(parent)
             else:
-                self._try_reuse(task, first, {parent, familiar} if recognised else {parent}, decision)
+                self._try_reuse(task, first, parent, {parent, familiar} if recognised else {parent}, decision)
                 self.ways.append(self.encoder.grow(parent, self.options.rank))
         self.decisions.append(asdict(decision))
         self.to(self.device)
@@ -198,9 +198,12 @@ class HRN(Learner):
         size, count = self.memory_hash.features, self.options.directions
         return int(4 * (size * (count + 1) + count + 3))
 
-    def _try_reuse(self, task: Task, number: int, paths: set[int], decision: Decision) -> None:
-        """Train a head on each path's features as they are; what the best one can do is kept until the task's end."""
-        best = -1.0
+    def _try_reuse(self, task: Task, number: int, parent: int, paths: set[int], decision: Decision) -> None:
+        """Train a head on each path's features as they are; what the best one can do is kept until the task's end.
+
+        The parent's becomes the task's head: a fork that starts with a head of random weights first forgets.
+        """
+        best, start = -1.0, self.heads[number].state_dict()
         for path in sorted(paths):
             self.ways.append(path)
             seen, held = (self.encode(split.images, number) for split in (task.train, task.validation))
@@ -211,11 +214,14 @@ class HRN(Learner):
                 self._train_head(head, seen, task.train.labels.to(self.device), self.settings.epochs_of(number))
             with torch.no_grad():
                 right = (head(held).argmax(1).cpu() == task.validation.labels).double()
+            if path == parent:
+                start = head.state_dict()
             if right.mean().item() > best:
                 best = right.mean().item()
                 self.scratch = {"path": torch.tensor(path), "right": right}
                 self.scratch |= {f"head.{name}": weight.clone() for name, weight in head.state_dict().items()}
         decision.reused = 100 * best
+        self.heads[number].load_state_dict(start)
 
     def _train_head(self, head: nn.Module, features: Tensor, labels: Tensor, epochs: int) -> None:
         """Train a head on recorded features, as long as any other."""
