@@ -154,9 +154,13 @@ def test_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
 
 
 def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
-    for _ in range(2):
-        assert run_command("demo", "--epochs", "1", folder=tmp_path).returncode == 0
+    first = tmp_path / "runs" / "demo-seed0"
+    first.mkdir(parents=True)
+    (first / "results.json").write_text("of the first")
+    assert run_command("demo", "--epochs", "1", folder=tmp_path).returncode == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["demo-seed0", "demo-seed0-2"]
+    assert [path.read_text() for path in first.iterdir()] == ["of the first"]
+    assert json.loads((tmp_path / "runs" / "demo-seed0-2" / "results.json").read_text())["scenario"] == "digits"
 
 
 @pytest.mark.parametrize(
