@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from hashroute import load_scenario, metrics, run
-from hashroute.forest import Forest
+from hashroute.forest import Forest, sum_by_halves
 from hashroute.hashing import FeatureHash
 from hashroute.learners.base import count_weights, options_from_dict, options_to_dict
 from hashroute.learners.hrn import HRN, Decision, HRNOptions
@@ -172,14 +172,6 @@ class Residues(HRN):
         kept = super().bytes_kept()
         more = sum(4 * each.numel() for levels in self.directions.values() for each in levels)
         return {**kept, "memory": kept["memory"] + more}
-
-
-def sum_by_halves(hashed: Sequence[Tensor]) -> Tensor:
-    """As in `Forest.forward`."""
-    features = torch.zeros_like(hashed[0])
-    for each in hashed:
-        features = features / 2 + each
-    return features
 
 
 class MostFamiliar(HRN):

@@ -7,7 +7,8 @@ below it counts half as much as the one above, and the image least.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 from torch.nn.utils import parametrize
 
-from hashroute.hashing import NEGLIGIBLE, EvenHash
+from hashroute.hashing import NEGLIGIBLE, EvenHash, largest_size, normalise
 from hashroute.units import ConvUnit, UnitSpec
 
 POOLED = 4
@@ -98,16 +99,14 @@ class Forest(nn.Module):
         """
         for phi, maps in zip(self.hashes, self.maps(images, path), strict=True):
             centred = maps - maps.mean((1, 2, 3), keepdim=True)
-            hashed = phi.normalised(centred)
-            varies = _largest(centred) > NEGLIGIBLE * _largest(maps)  # else only rounding noise is left of a map
+            scaled, size = phi.scaled(centred)
+            hashed, _ = normalise(scaled)
+            varies = size > NEGLIGIBLE * largest_size(maps)  # else only rounding noise is left of a map
             yield hashed if varies.all() else hashed * varies[:, None]
 
     def forward(self, images: Tensor, path: int) -> Tensor:
         """images: (n, channels, height, width). Returns the features of a path: (n, s)."""
-        features = images.new_zeros(len(images), self.features)
-        for hashed in self.hashed(images, path):
-            features = features / 2 + hashed
-        return features
+        return sum_by_halves(self.hashed(images, path))
 
     def weights(self, path: int) -> int:
         """How many numbers a path adds to what is kept."""
@@ -175,10 +174,9 @@ def _copy(source: nn.Module, target: nn.Module) -> None:
             weight.copy_(known[name])
 
 
-def _largest(maps: Tensor) -> Tensor:
-    """The largest size of any number of each map: (n,)."""
-    values = maps.detach().flatten(1)
-    return torch.maximum(values.amax(1), -values.amin(1))
+def sum_by_halves(hashed: Iterable[Tensor]) -> Tensor:
+    """Add up hash vectors of all levels, each counting twice as much as the one before: (n, s)."""
+    return reduce(lambda below, above: below / 2 + above, hashed)
 
 
 def _convolutions(units: nn.Module) -> Iterator[nn.Conv2d]:

@@ -67,9 +67,7 @@ class FeatureHash:
     def scaled(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """phi(x / |x|_inf) of each map: (batch, features), and |x|_inf: (batch,), NaN or Inf if x holds one."""
         flat = maps.flatten(1)
-        values = flat.detach()
-        # Two reductions are faster than a norm, and make no copy.
-        largest = torch.maximum(values.amax(1), -values.amin(1))
+        largest = largest_size(flat)
         # phi is linear and h does not depend on scale, so dividing by a constant after hashing gives the same h and the
         # same gradient as the paper's division before it, and touches fewer numbers; unless the sums could overflow.
         divisor = largest.clamp_min(torch.finfo(flat.dtype).tiny)[:, None]
@@ -93,6 +91,12 @@ class EvenHash(FeatureHash):
         ranks = np.empty_like(hashed)
         ranks[np.argsort(hashed, kind="stable")] = np.arange(len(hashed), dtype=np.uint64)
         return ranks % np.uint64(self.features)
+
+
+def largest_size(maps: Tensor) -> Tensor:
+    """|x|_inf of each map, without its gradient: (batch,)."""
+    values = maps.detach().flatten(1)
+    return torch.maximum(values.amax(1), -values.amin(1))  # faster than a norm, and makes no copy
 
 
 def normalise(hashed: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pty
 import subprocess
@@ -48,6 +49,16 @@ def train(network: HashRoutedNetwork, steps: int = 20, seed: int = 0, optimizer:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def import_file(path: Path) -> Any:
+    """The module in a file that is not part of the package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def on_a_terminal(command: Sequence[str], folder: Path) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import import_file
 
 from hashroute import load_scenario
 from hashroute.hashing import FeatureHash
@@ -21,12 +21,7 @@ FILE = Path(__file__).parent.parent / "benchmarks" / "ablate_hrn.py"
 
 @pytest.fixture(scope="module")
 def ablation() -> Any:
-    spec = importlib.util.spec_from_file_location("ablate_hrn", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_file(FILE)
 
 
 def learned(kind: type[HRN], monkeypatch: pytest.MonkeyPatch, tasks: int = 3, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import import_file
 from rich.console import Console
 
 from hashroute import ablate, metrics
@@ -242,11 +242,7 @@ def test_committed_results_are_whole(path: Path) -> None:
 
 
 def test_pages_say_what_the_result_files_say() -> None:
-    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    pages = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(pages)
+    pages = import_file(ROOT / "docs" / "make_pages.py")
     filled = 0
     for page in pages.PAGES:
         text = page.read_text()
