@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from hashroute.ablate import ablation_rows
 from hashroute.reporting.figures import accuracy_figure
-from hashroute.reporting.tables import lead_rows, markdown, spread, summary, task_rows
+from hashroute.reporting.tables import lead_rows, markdown, summary, task_rows
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -42,9 +41,6 @@ def block(kind: str, name: str) -> str:
         return markdown(*ablation_rows(content)) + "\n" + made_with(content, name)
     if kind == "decisions":
         return "\n".join(f"- {decision['said']}" for decision in content["learners"]["hrn"]["decisions"][0]) + "\n"
-    if kind == "variants":
-        parts = [f"On `{scenario}`:\n\n" + variants(each) for scenario, each in content["scenarios"].items()]
-        return "\n".join(parts) + "\n" + made_with(content, name)
     if kind == "headline":
         return headline(content) + f"\n`{content['command']}`, [results/{name}.json](results/{name}.json)\n"
     if kind == "figure":
@@ -57,31 +53,6 @@ def headline(content: dict[str, Any]) -> str:
     headers, rows = summary(content)
     shown = ["learner", "final", "forgetting", "no task given"]
     return markdown(shown, [[row[headers.index(name)] for name in shown] for row in rows])
-
-
-def variants(content: dict[str, Any]) -> str:
-    """What an ablation of `hrn` gave on one scenario, each row beside the first."""
-    first = next(iter(content["rows"].values()))
-    whole = dict(zip(first["seeds"], first.get("final", ()), strict=True))
-    rows = []
-    for name, row in content["rows"].items():
-        if not row["seeds"]:
-            continue
-        changes = [final - whole[s] for s, final in zip(row["seeds"], row["final"], strict=True) if s in whole]
-        kept = fmean(sum(each.values()) for each in row["bytes_kept"]) / 1000
-        rows.append(
-            [
-                name,
-                str(len(row["seeds"])),
-                spread(row["final"]),
-                "" if row is first or not changes else f"{fmean(changes):+.1f}",
-                spread(row["forgetting"]),
-                spread([each["all_classes"] for each in row["task_free"]]),
-                f"{fmean(each['encoder'] for each in row['parameters']):,.0f}",
-                f"{kept:,.0f}",
-            ]
-        )
-    return markdown(["", "seeds", "final", "change", "forgetting", "no task given", "encoder", "kept, kB"], rows)
 
 
 def options(name: str) -> str:

@@ -207,7 +207,7 @@ def printable(text: object) -> str:
 
 def _take_record(run: Run, record: dict[str, Any], tasks: int) -> None:
     if "decision" in record:
-        run.decisions.append(_plain(record["decision"]))
+        run.decisions.append(record["decision"])
     if "accuracy" in record:
         row = _row(record["accuracy"], tasks)
         known = sum(value is not None for value in row)
