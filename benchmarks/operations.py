@@ -15,7 +15,7 @@ from speed import medians
 
 from hashroute.bases import Selection
 from hashroute.hashing import FeatureHash
-from hashroute.units import _convolve, _dropout_mask
+from hashroute.units import _convolve, _dropout_mask, _max_pool
 
 RESULTS = Path(__file__).parent / "results" / "operations.json"
 
@@ -28,11 +28,15 @@ def main() -> None:
     images, weight, bias = torch.randn(128, 1, 28, 28), torch.randn(16, 1, 5, 5, requires_grad=True), torch.zeros(16)
     bases, basis = torch.randn(6, 3, 2800), torch.randint(6, (64,))
     phi, leaf = FeatureHash(2800, 0), maps.clone().requires_grad_()
+    large, small = torch.randn(32, 32, 32, 32, requires_grad=True), torch.randn(32, 32, 16, 16)
     table = phi.table(10_404)
     buckets, signs = table % 2800, torch.where(table < 2800, 1.0, -1.0)
 
     def convolve(function: Callable[..., torch.Tensor]) -> Callable[[], None]:
         return lambda: function(images, weight, bias, 3, 2).sum().backward()
+
+    def pool(function: Callable[..., torch.Tensor]) -> Callable[[], None]:
+        return lambda: function(large, 2).backward(small)
 
     def gathered_residues() -> torch.Tensor:
         own = bases[basis]
@@ -54,6 +58,14 @@ def main() -> None:
         "hash and its gradient: times sign, then add / add both signs apart": (
             lambda: leaf.new_zeros(64, 2800).index_add(1, buckets, leaf * signs).backward(hashed),
             lambda: phi(leaf).backward(hashed),
+        ),
+        "2 x 2 max-pooling and its gradient: F.max_pool2d / numbers compared side by side": (
+            pool(F.max_pool2d),
+            pool(_max_pool),
+        ),
+        "2 x 2 max-pooling alone: F.max_pool2d / numbers compared side by side": (
+            lambda: F.max_pool2d(large.detach(), 2),
+            lambda: _max_pool(large.detach(), 2),
         ),
         "residues: a basis for each sample / one masked product": (
             gathered_residues,

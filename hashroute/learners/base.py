@@ -26,7 +26,8 @@ from hashroute.units import ConvUnit
 FORMAT = 1
 """Of saved learners; a reader of another format says so."""
 
-EVALUATION_BATCH = 500
+EVALUATION_BATCH = 128
+"""Larger ones are slower: their maps leave the cache."""
 
 
 @dataclass(frozen=True)
