@@ -177,22 +177,22 @@ class Residues(HRN):
 class MostFamiliar(HRN):
     """The parent is the path of the data that is most alike."""
 
-    def choose_parent(self, familiar: int, known: bool) -> tuple[int, str]:  # noqa: ARG002
-        return familiar, "the most familiar units"
+    def candidates(self, familiar: int, alike: set[int], known: bool) -> dict[int, str]:  # noqa: ARG002
+        return {familiar: "the most familiar units"}
 
 
 class AnyParent(HRN):
     """The parent is drawn."""
 
-    def choose_parent(self, familiar: int, known: bool) -> tuple[int, str]:  # noqa: ARG002
-        return random.Random(f"{self.seed} {len(self.ways)}").randrange(len(self.encoder)), "drawn"
+    def candidates(self, familiar: int, alike: set[int], known: bool) -> dict[int, str]:  # noqa: ARG002
+        return {random.Random(f"{self.seed} {len(self.ways)}").randrange(len(self.encoder)): "drawn"}
 
 
 class MostRecent(HRN):
-    """The parent is the path that was made last, even for data and classes that are known."""
+    """The parent is the path that was made last, whatever the data."""
 
-    def choose_parent(self, familiar: int, known: bool) -> tuple[int, str]:  # noqa: ARG002
-        return len(self.encoder) - 1, "the most recent units"
+    def candidates(self, familiar: int, alike: set[int], known: bool) -> dict[int, str]:  # noqa: ARG002
+        return {len(self.encoder) - 1: "the most recent units"}
 
 
 Row = tuple[type[HRN], dict[str, Any]]
@@ -215,7 +215,7 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "mixed": {
         "hrn": (HRN, {}),
-        "parent: the most recent, even if known": (MostRecent, {}),
+        "parent: the most recent": (MostRecent, {}),
         "parent: the most familiar": (MostFamiliar, {}),
         "parent: drawn": (AnyParent, {}),
         "fork from nothing": (Fresh, {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 from hashroute import Scenario, Task, UnitSpec, create_learner, load_learner, load_scenario, run
 from hashroute.data import DATASETS, Split, dataset_status
 from hashroute.forest import Forest
+from hashroute.learners.hrn import HRN
 from hashroute.memory import Memories, edges
 from hashroute.settings import Settings, settings_for
 
@@ -254,6 +256,54 @@ def test_a_fork_starts_with_the_head_that_was_trained_on_its_parent() -> None:
     assert 100 * accuracy == pytest.approx(grower.decisions[1]["reused"])
     assert accuracy > 0.8
     assert [grower.encoder.parents[way] for way in grower.ways] == [None, 0]
+
+
+def test_which_paths_may_be_forked() -> None:
+    grower = learner()
+    for _ in range(4):
+        grower.encoder.grow()
+    recent = {3: "the most recent units"}
+    assert grower.candidates(1, set(), False) == recent
+    assert grower.candidates(3, {0, 3}, False) == recent
+    assert grower.candidates(0, {0, 2}, False) == {**recent, 2: "the most recent units of such data"}
+    assert list(grower.candidates(0, {0, 2}, True)) == [3, 2, 0]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_parent_is_the_path_on_which_a_head_does_best(
+    order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *pairs = digits(5).tasks
+    monkeypatch.setattr(HRN, "_earned", lambda *_: True)
+    grower = learner()
+    grower.learn(first)
+    grower.learn(second)
+    train, validation = (
+        Split(
+            torch.cat([getattr(pair, part).images for pair in pairs]),
+            torch.cat([getattr(pair, part).labels + 2 * number for number, pair in enumerate(pairs)]),
+        )
+        for part in ("train", "validation")
+    )
+    hard = replace(first, name="4 to 9", train=train, validation=validation, class_names=tuple("456789"))
+    alone = {}
+    for path in (0, 1):
+        one = copy.deepcopy(grower)
+        monkeypatch.setattr(one, "candidates", lambda *_, path=path: {path: "the only one"})
+        torch.manual_seed(1)
+        one.begin(hard)
+        assert one.decisions[2]["why"] == "the only one"
+        alone[path] = one.decisions[2]["reused"]
+    assert alone[0] != alone[1], "else this shows nothing"
+    monkeypatch.setattr(grower, "candidates", lambda *_: {path: f"path {path}" for path in order})
+    torch.manual_seed(1)
+    grower.begin(hard)
+    best = max(alone, key=lambda path: alone[path])
+    assert grower.encoder.parents == [None, 0, best]
+    assert grower.decisions[2]["reused"] == alone[best]
+    assert grower.decisions[2]["why"] == f"path {best}, where a head does best"
+    labels = grower.predict(hard.validation.images, 2)
+    assert 100 * (labels == hard.validation.labels).double().mean().item() == pytest.approx(alone[best])
 
 
 def test_a_fork_that_gains_enough_stays() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -90,9 +90,9 @@ class HRN(Learner):
     """Paths of frozen units, forked from one another. A head remembers its path, so nothing is ever forgotten.
 
     A task's data is looked at, and compared with what is remembered. A head is trained on the frozen units of the most
-    recent path, or of the one whose data and classes are the same. Then these units are forked and trained together
-    with that head. The fork stays, frozen for good, if validation images show that it gained something; for classes
-    that a head knows already, that it gained more than two standard errors.
+    recent path, and of the most recent one of such data. Where it does best, these units are forked and trained
+    together with that head. The fork stays, frozen for good, if validation images show that it gained something; for
+    classes that a head knows already, that it gained more than two standard errors.
     """
 
     Options = HRNOptions
@@ -146,45 +146,48 @@ class HRN(Learner):
             far = self.memories.divergence(self._hashed(_spread(task.train.images, self.options.looked_at)))
             best = int(far.argmin())
             decision.distance = float(far[best])
-            recognised = decision.distance <= self.options.recognised * self.memory_hash.features
+            limit = self.options.recognised * self.memory_hash.features
+            alike = {way for way, memory in zip(self.ways, self.known_as, strict=True) if far[memory] <= limit}
             familiar = self.ways[self.known_as.index(best)]
-            if recognised:
+            if alike:
                 decision.looks_like = self.tasks[self.known_as.index(best)].name
-                alike = [self.tasks[n] for n, memory in enumerate(self.known_as) if memory == best]
-                decision.known = any(learned.class_names == task.class_names for learned in alike)
-            parent, decision.why = self.choose_parent(familiar, decision.known)
-            bound = self._at_bound()
-            if bound:
+                same = [self.tasks[n] for n, memory in enumerate(self.known_as) if memory == best]
+                decision.known = any(learned.class_names == task.class_names for learned in same)
+            if self._at_bound():
                 parent, decision.why = familiar, "the most familiar units, at the bound on growth"
-            decision.parent = self._owner(parent)
-            same = self._same_classes(task, parent)
-            if same is not None:
-                self.heads[first].load_state_dict(self.heads[same].state_dict())
-            if bound:
+                self._start_like(self.heads[first], task, parent)
                 self.ways.append(parent)
             else:
-                self._try_reuse(task, first, parent, {parent, familiar} if recognised else {parent}, decision)
+                candidates = self.candidates(familiar, alike, decision.known)
+                parent = self._try_reuse(task, first, candidates, decision)
+                decision.why = candidates[parent] + (", where a head does best" if len(candidates) > 1 else "")
                 self.ways.append(self.encoder.grow(parent, self.options.rank))
+            decision.parent = self._owner(parent)
         self.decisions.append(asdict(decision))
         self.to(self.device)
 
-    def choose_parent(self, familiar: int, known: bool) -> tuple[int, str]:
-        """The path to fork, and why: the most recent one, for all that was learned since.
+    def candidates(self, familiar: int, alike: set[int], known: bool) -> dict[int, str]:
+        """The paths that may be forked, and why: the most recent one, for all that was learned since, and its likes.
 
-        familiar: the path of the data that a task's is most like; known: it is such data, and its classes are the same.
+        familiar: the path of the data that a task's is most like; alike: the paths of all such data; known: data and
+        classes are those of the familiar path.
         """
+        found = {len(self.encoder) - 1: "the most recent units"}
+        if alike:
+            found.setdefault(max(alike), "the most recent units of such data")
         if known:
-            return familiar, "the same data, the same classes"
-        return len(self.encoder) - 1, "the most recent units"
+            found.setdefault(familiar, "the same data, the same classes")
+        return found
 
     def _owner(self, path: int) -> str:
         """The name of the task that a path was made for."""
         return self.tasks[self.ways.index(path)].name
 
-    def _same_classes(self, task: Task, path: int) -> int | None:
-        """The latest task on a path with the same classes as this one."""
+    def _start_like(self, head: nn.Module, task: Task, path: int) -> None:
+        """Copy the head of the latest task on a path with the same classes as this one, if there is one."""
         found = [n for n, way in enumerate(self.ways) if way == path and self.tasks[n].class_names == task.class_names]
-        return found[-1] if found else None
+        if found:
+            head.load_state_dict(self.heads[found[-1]].state_dict())
 
     def _at_bound(self) -> bool:
         """Whether another path would be too many."""
@@ -198,30 +201,30 @@ class HRN(Learner):
         size, count = self.memory_hash.features, self.options.directions
         return int(4 * (size * (count + 1) + count + 3))
 
-    def _try_reuse(self, task: Task, number: int, parent: int, paths: set[int], decision: Decision) -> None:
-        """Train a head on each path's features as they are; what the best one can do is kept until the task's end.
+    def _try_reuse(self, task: Task, number: int, paths: Iterable[int], decision: Decision) -> int:
+        """Train a head on each path's features as they are; returns the path where it does best.
 
-        The parent's becomes the task's head: a fork that starts with a head of random weights first forgets.
+        What it can do there is kept until the task's end. The head becomes the task's: a fork that starts with one of
+        random weights first forgets.
         """
-        best, start = -1.0, self.heads[number].state_dict()
-        for path in sorted(paths):
+        best, chosen, new = -1.0, -1, self.heads[number]
+        for path in paths:
             self.ways.append(path)
             seen, held = (self.encode(split.images, number) for split in (task.train, task.validation))
             self.ways.pop()
-            head = copy.deepcopy(self.heads[number])
+            head = copy.deepcopy(new)
+            self._start_like(head, task, path)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed((self.seed * 1000 + number) % 2**63)
                 self._train_head(head, seen, task.train.labels.to(self.device), self.settings.epochs_of(number))
             with torch.no_grad():
                 right = (head(held).argmax(1).cpu() == task.validation.labels).double()
-            if path == parent:
-                start = head.state_dict()
             if right.mean().item() > best:
-                best = right.mean().item()
+                best, chosen, self.heads[number] = right.mean().item(), path, head
                 self.scratch = {"path": torch.tensor(path), "right": right}
                 self.scratch |= {f"head.{name}": weight.clone() for name, weight in head.state_dict().items()}
         decision.reused = 100 * best
-        self.heads[number].load_state_dict(start)
+        return chosen
 
     def _train_head(self, head: nn.Module, features: Tensor, labels: Tensor, epochs: int) -> None:
         """Train a head on recorded features, as long as any other."""

@@ -259,7 +259,7 @@ def _draw_curves(
     _name_ticks(axes.xaxis, group.tasks, turn=True)
     axes.set_xlim(-0.4, len(group.tasks) - 0.6)
     axes.set_xlabel("after learning")
-    axes.set_ylabel("test accuracy, %" if group.evaluate_on == "test" else "validation accuracy, %")
+    axes.set_ylabel(f"{group.evaluate_on} accuracy, %")
     axes.grid()
 
 
@@ -317,7 +317,8 @@ def heat_maps(group: Group) -> Picture | None:
         down = math.ceil(len(matrices) / across)
         height = down * min(2.0, 0.5 + 0.3 * count) + 0.9
         caption = (
-            "A row after each task, a column for each: what is known of it then. Mean over seeds, test accuracy, %."
+            "A row after each task, a column for each: what is known of it then. "
+            f"Mean over seeds, {group.evaluate_on} accuracy, %."
         )
         picture = Picture("matrices", "matrices", "Accuracy matrices", caption, _figure(PAGE, height), wide=True)
         panels = picture.figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
