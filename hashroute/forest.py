@@ -8,7 +8,7 @@ below it counts half as much as the one above, and the image least.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -90,7 +90,7 @@ class Forest(nn.Module):
         units: Any = self.paths[path]
         for unit in units:
             maps = unit(maps)
-            yield maps if max(maps.shape[2:]) <= POOLED else adaptive_avg_pool2d(maps, POOLED)
+            yield maps if max(maps.shape[2:]) <= POOLED else _pool(maps)
 
     def hashed(self, images: Tensor, path: int) -> Iterator[Tensor]:
         """The hash vectors of the maps of each level, without their mean: (n, s), each row of norm 1 or 0.
@@ -132,6 +132,20 @@ class Forest(nn.Module):
                 difference = _difference(convolution)
                 if difference is not None:
                     difference.base.copy_(base.weight)
+
+
+def _pool(maps: Tensor) -> Tensor:
+    """Average-pool maps of any size; as one product several times as fast as the library's way."""
+    means = _windows(*maps.shape[2:], maps.dtype, maps.device)
+    return (maps.flatten(2) @ means).view(*maps.shape[:2], POOLED, POOLED)
+
+
+@cache
+def _windows(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(height * width, POOLED * POOLED) what each number of a map counts in each mean."""
+    with torch.inference_mode(False):  # it outlives the mode in which it was first needed
+        single = torch.eye(height * width, dtype=dtype, device=device).view(-1, 1, height, width)
+        return adaptive_avg_pool2d(single, POOLED).flatten(1)
 
 
 class Difference(nn.Module):

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
 from hashroute import Scenario, Task, UnitSpec, create_learner, load_learner, load_scenario, run
 from hashroute.data import DATASETS, Split, dataset_status
-from hashroute.forest import Forest
+from hashroute.forest import Forest, _pool
 from hashroute.learners.hrn import HRN
 from hashroute.memory import Memories, edges
 from hashroute.settings import Settings, settings_for
@@ -205,6 +206,12 @@ def test_what_all_maps_have_in_common_is_no_feature() -> None:
             unit.blocks[0].convolution.bias.fill_(0.1)
     image = images - images.mean((1, 2, 3), keepdim=True)
     torch.testing.assert_close(grown(images, 0), grown.hashes[0].normalised(image) / 4)
+
+
+@pytest.mark.parametrize("sides", [(16, 16), (7, 7), (5, 3), (14, 9)])
+def test_maps_are_pooled_as_the_library_does(sides: tuple[int, int]) -> None:
+    maps = torch.randn(3, 2, *sides, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(_pool(maps), adaptive_avg_pool2d(maps, 4))
 
 
 # ------------------------------------------------------------------------ the learner
