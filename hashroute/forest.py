@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool1d
 from torch.nn.utils import parametrize
 
 from hashroute.hashing import NEGLIGIBLE, EvenHash, largest_size, normalise
@@ -144,8 +144,8 @@ def _pool(maps: Tensor) -> Tensor:
 def _windows(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(height * width, POOLED * POOLED) what each number of a map counts in each mean."""
     with torch.inference_mode(False):  # it outlives the mode in which it was first needed
-        single = torch.eye(height * width, dtype=dtype, device=device).view(-1, 1, height, width)
-        return adaptive_avg_pool2d(single, POOLED).flatten(1)
+        down, across = (adaptive_avg_pool1d(torch.eye(side, dtype=dtype), POOLED) for side in (height, width))
+        return torch.kron(down, across).to(device)
 
 
 class Difference(nn.Module):
