@@ -162,80 +162,12 @@ def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pa
 
 
 def _max_pool(maps: Tensor, side: int) -> Tensor:
-    """Max-pooling. Windows of 2 x 2 are compared side by side, on a CPU several times as fast as the library's way."""
-    if side != 2 or maps.device.type != "cpu":
+    """Max-pooling. Where no gradient is needed, windows of 2 x 2 are compared side by side, faster on a CPU."""
+    if side != 2 or torch.is_grad_enabled() or maps.device.type != "cpu":
         return F.max_pool2d(maps, side)
-    height, width = maps.shape[2:]
-    if height % 2 or width % 2:
-        maps = maps[:, :, : height // 2 * 2, : width // 2 * 2]
-    if torch.is_grad_enabled() and maps.requires_grad:
-        pooled: Tensor = _Halve.apply(maps)[0]  # type: ignore[no-untyped-call]
-        return pooled
-    rows = torch.maximum(maps[:, :, ::2], maps[:, :, 1::2])
-    return torch.maximum(rows[..., ::2], rows[..., 1::2])
-
-
-class _OnSides(torch.autograd.Function):
-    """Acts on the last two dimensions: for torch.func all before them are alike."""
-
-    @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Any, Any]:
-        moved = [
-            each.expand(info.batch_size, *each.shape) if place is None else each.movedim(place, 0)
-            for each, place in zip(tensors, in_dims, strict=True)
-        ]
-        found = cls.apply(*moved)  # type: ignore[no-untyped-call]
-        return found, (0,) * len(found) if isinstance(found, tuple) else 0
-
-
-class _Halve(_OnSides):
-    """The largest of each 2 x 2 numbers, which alone gets the gradient: of equal ones the left, then the upper."""
-
-    @staticmethod
-    def forward(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        top, bottom = maps[..., ::2, :], maps[..., 1::2, :]
-        rows = torch.maximum(top, bottom)
-        left, right = rows[..., ::2], rows[..., 1::2]
-        return torch.maximum(left, right), top >= bottom, left >= right
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ARG004
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*output[1:])
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None, *_: None) -> Tensor | None:
-        if gradient is None:
-            return None
-        whole: Tensor = _Double.apply(gradient, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return whole
-
-
-class _Double(_OnSides):
-    """What `_Halve` is to maps, backwards: each number goes to the largest of its 2 x 2, the others get 0."""
-
-    @staticmethod
-    def forward(gradient: Tensor, upper: Tensor, lefter: Tensor) -> Tensor:
-        rows = gradient.new_empty(*gradient.shape, 2)
-        torch.mul(gradient, lefter, out=rows[..., 0])
-        torch.sub(gradient, rows[..., 0], out=rows[..., 1])
-        rows = rows.flatten(-2)
-        whole = gradient.new_empty(*gradient.shape[:-1], 2, rows.shape[-1])
-        torch.mul(rows, upper, out=whole[..., 0, :])
-        torch.sub(rows, whole[..., 0, :], out=whole[..., 1, :])
-        return whole.flatten(-3, -2)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(*inputs[1:])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        upper, lefter = ctx.saved_tensors
-        top, bottom = gradient[..., ::2, :], gradient[..., 1::2, :]
-        rows = torch.where(upper, top, bottom)
-        return torch.where(lefter, rows[..., ::2], rows[..., 1::2]), None, None
+    height, width = (length // 2 * 2 for length in maps.shape[2:])
+    rows = torch.maximum(maps[:, :, :height:2], maps[:, :, 1:height:2])
+    return torch.maximum(rows[..., :width:2], rows[..., 1:width:2])
 
 
 def _dropout_mask(maps: Tensor, rate: float) -> Tensor:
