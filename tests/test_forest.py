@@ -19,7 +19,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from hashroute import Scenario, Task, UnitSpec, create_learner, load_learner, load_scenario, run
 from hashroute.data import DATASETS, Split, dataset_status
 from hashroute.forest import Forest, _pool
-from hashroute.learners.hrn import HRN
+from hashroute.learners.hrn import HRN, HRNOptions
 from hashroute.memory import Memories, edges
 from hashroute.settings import Settings, settings_for
 
@@ -274,6 +274,41 @@ def test_which_paths_may_be_forked() -> None:
     assert grower.candidates(3, {0, 3}, False) == recent
     assert grower.candidates(0, {0, 2}, False) == {**recent, 2: "the most recent units of such data"}
     assert list(grower.candidates(0, {0, 2}, True)) == [3, 2, 0]
+
+
+def test_what_a_task_is_taken_for() -> None:
+    """Of three tasks the first is seen again: with the same classes, with others, and where all data is alike."""
+    tasks = digits(3).tasks
+    other = replace(tasks[0], name="other", class_names=("o", "i"))
+    for task, recognised, expected in (
+        (replace(tasks[0], name="again"), HRNOptions.recognised, (0, {0}, True)),
+        (other, HRNOptions.recognised, (0, {0}, False)),
+        (other, 1e9, (0, {0, 1, 2}, False)),
+        (replace(tasks[0], name="like 2 or 3", class_names=tasks[1].class_names), 1e9, (1, {0, 1, 2}, True)),
+        (replace(tasks[0], name="again"), -1e9, (0, set(), False)),
+    ):
+        grower = learner(recognised=-1e9)
+        for each in tasks:
+            grower.learn(each)
+            if grower.ways[-1] != len(grower.tasks) - 1:  # a path for each, gained or not
+                grower.ways[-1] = grower.encoder.grow()
+                grower.encoder.freeze(grower.ways[-1])
+        assert grower.ways == [0, 1, 2]
+        grower.options = replace(grower.options, recognised=recognised)
+        asked: list[Any] = []
+        grower.candidates = lambda *given, asked=asked: asked.append(given) or {2: "any"}
+        grower.begin(task)
+        assert asked == [expected]
+        taken_for = tasks[expected[0]].name if expected[1] else None
+        assert (grower.decisions[-1]["looks_like"], grower.decisions[-1]["known"]) == (taken_for, expected[2])
+
+
+def test_a_task_must_end_before_the_next_begins() -> None:
+    tasks = digits(2).tasks
+    grower = learner()
+    grower.begin(tasks[0])
+    with pytest.raises(ValueError, match="'0 or 1' is still being learned"):
+        grower.begin(tasks[1])
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -221,6 +221,9 @@ class Learner(nn.Module):
 
     def begin(self, *tasks: Task) -> None:
         """Make heads and an optimiser for these tasks."""
+        if self.course is not None:
+            names = ", ".join(repr(self.tasks[number].name) for number in self.course.tasks)
+            raise ValueError(f"{names} is still being learned: end that with finish() before the next task begins")
         for task in tasks:
             if tuple(task.train.images.shape[1:]) != self.image_shape:
                 raise ValueError(

@@ -54,7 +54,7 @@ class Decision:
     known: bool = False
     """Whether the same classes were learned from such data before."""
     distance: float | None = None
-    """Of its data from the remembered data that it is most like, in nats."""
+    """Of its data from the remembered data that it was taken for, or is most like, in nats."""
     parent: str | None = None
     """The task whose units were forked, or reused."""
     why: str = "nothing was learned before"
@@ -90,9 +90,10 @@ class HRN(Learner):
     """Paths of frozen units, forked from one another. A head remembers its path, so nothing is ever forgotten.
 
     A task's data is looked at, and compared with what is remembered. A head is trained on the frozen units of the most
-    recent path, and of the most recent one of such data. Where it does best, these units are forked and trained
-    together with that head. The fork stays, frozen for good, if validation images show that it gained something; for
-    classes that a head knows already, that it gained more than two standard errors.
+    recent path, of the most recent one of such data, and of the one of the same data and classes, if these are others.
+    Where it does best, the first of them at a tie, these units are forked and trained together with that head. The
+    fork stays, frozen for good, if validation images show that it gained something; for classes that a head knows
+    already, that it gained more than two standard errors.
     """
 
     Options = HRNOptions
@@ -144,21 +145,19 @@ class HRN(Learner):
             self.ways.append(self.encoder.grow())
         else:
             far = self.memories.divergence(self._hashed(_spread(task.train.images, self.options.looked_at)))
-            best = int(far.argmin())
-            decision.distance = float(far[best])
             limit = self.options.recognised * self.memory_hash.features
-            alike = {way for way, memory in zip(self.ways, self.known_as, strict=True) if far[memory] <= limit}
-            familiar = self.ways[self.known_as.index(best)]
-            if alike:
-                decision.looks_like = self.tasks[self.known_as.index(best)].name
-                same = [self.tasks[n] for n, memory in enumerate(self.known_as) if memory == best]
-                decision.known = any(learned.class_names == task.class_names for learned in same)
+            away = [float(far[memory]) for memory in self.known_as]  # the data of each task
+            near = [number for number, distance in enumerate(away) if distance <= limit]
+            same = [number for number in near if self.tasks[number].class_names == task.class_names]
+            nearest = min(same or near or range(first), key=lambda number: away[number])
+            familiar, decision.distance, decision.known = self.ways[nearest], away[nearest], bool(same)
+            decision.looks_like = self.tasks[nearest].name if near else None
             if self._at_bound():
                 parent, decision.why = familiar, "the most familiar units, at the bound on growth"
                 self._start_like(self.heads[first], task, parent)
                 self.ways.append(parent)
             else:
-                candidates = self.candidates(familiar, alike, decision.known)
+                candidates = self.candidates(familiar, {self.ways[number] for number in near}, decision.known)
                 parent = self._try_reuse(task, first, candidates, decision)
                 decision.why = candidates[parent] + (", where a head does best" if len(candidates) > 1 else "")
                 self.ways.append(self.encoder.grow(parent, self.options.rank))
@@ -167,7 +166,10 @@ class HRN(Learner):
         self.to(self.device)
 
     def candidates(self, familiar: int, alike: set[int], known: bool) -> dict[int, str]:
-        """The paths that may be forked, and why: the most recent one, for all that was learned since, and its likes.
+        """The paths that may be forked, and why, the preferred one first.
+
+        The most recent one, for all that was learned since; the most recent one of such data; and the one of the same
+        data and classes.
 
         familiar: the path of the data that a task's is most like; alike: the paths of all such data; known: data and
         classes are those of the familiar path.
