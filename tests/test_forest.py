@@ -19,7 +19,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from hashroute import Scenario, Task, UnitSpec, create_learner, load_learner, load_scenario, run
 from hashroute.data import DATASETS, Split, dataset_status
 from hashroute.forest import Forest, _pool
-from hashroute.learners.hrn import HRN, HRNOptions
+from hashroute.learners.hrn import HRN, Decision, HRNOptions
 from hashroute.memory import Memories, edges
 from hashroute.settings import Settings, settings_for
 
@@ -366,6 +366,32 @@ def test_a_fork_that_gains_enough_stays() -> None:
     assert decision["units_added"] == 2
     kept = grower.bytes_kept()
     assert decision["bytes_added"] == 4 * grower.encoder.weights(1) + kept["memory"] // 2
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "new", "known"),
+    [(0, 0, False, False), (5, 5, True, False), (10, 12, True, False), (2, 12, False, False), (3, 0, True, False)]
+    + [(4, 1, True, False), (10, 0, True, True), (10, 8, True, False), (12, 2, True, True)],
+)
+def test_what_a_fork_must_gain(gained: int, lost: int, new: bool, known: bool) -> None:
+    """Of 100 images the fork answers some right that reused units do not, and the other way round."""
+    first, second = digits(2).tasks
+    grower = learner()
+    grower.learn(first)
+    grower.begin(second)
+    images = second.train.images[:100]
+    labels = grower.predict(images, 1)
+    labels[:lost] = 1 - labels[:lost]
+    right = torch.ones(100, dtype=torch.float64)
+    right[100 - gained :] = 0
+    grower.scratch["right"] = right
+    task = replace(second, validation=Split(images, labels))
+    for known_before, stays in ((False, new), (True, known)):
+        decision = Decision("second", known=known_before, reused=100 - gained)
+        assert grower._earned(task, 1, decision) == stays
+        assert decision.forked == pytest.approx(100 - lost)
+        difference = torch.tensor([1.0] * gained + [-1.0] * lost + [0.0] * (100 - gained - lost))
+        assert decision.error == pytest.approx(100 * difference.std().item() / 10)
 
 
 @pytest.mark.parametrize("bound", [{"max_units": 2}, {"max_bytes": 1}])

@@ -92,8 +92,8 @@ class HRN(Learner):
     A task's data is looked at, and compared with what is remembered. A head is trained on the frozen units of the most
     recent path, of the most recent one of such data, and of the one of the same data and classes, if these are others.
     Where it does best, the first of them at a tie, these units are forked and trained together with that head. The
-    fork stays, frozen for good, if validation images show that it gained something; for classes that a head knows
-    already, that it gained more than two standard errors.
+    fork stays, frozen for good, unless validation images show that it gained nothing; for classes that a head knows
+    already, if they show that it gained more than two standard errors.
     """
 
     Options = HRNOptions
@@ -273,13 +273,17 @@ class HRN(Learner):
         self.decisions[-1] = asdict(decision)
 
     def _earned(self, task: Task, number: int, decision: Decision) -> bool:
-        """Whether the fork beats the reused units: for classes known there, by more than two standard errors."""
+        """Whether the fork is to stay, by its difference from the reused units on validation images.
+
+        For classes known there it must be ahead by more than two standard errors. Else it must not be behind by one:
+        what it has learned will help the next task, too, and no validation image of this one shows that.
+        """
         right = (self.predict(task.validation.images, number).cpu() == task.validation.labels).double()
         difference = right - self.scratch["right"].cpu()
         decision.forked = 100 * right.mean().item()
         error = difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else 0.0
         decision.error = 100 * error
-        return difference.mean().item() > (2 * error if decision.known else 0.0)
+        return difference.mean().item() > (2 * error if decision.known else -error)
 
     # ---------------------------------------------------------------- what it remembers of data
 
