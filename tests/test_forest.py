@@ -280,6 +280,13 @@ def test_what_a_task_is_taken_for() -> None:
     """Of three tasks the first is seen again: with the same classes, with others, and where all data is alike."""
     tasks = digits(3).tasks
     other = replace(tasks[0], name="other", class_names=("o", "i"))
+    grown = learner(recognised=-1e9)
+    for each in tasks:
+        grown.learn(each)
+        if grown.ways[-1] != len(grown.tasks) - 1:  # a path for each, gained or not
+            grown.ways[-1] = grown.encoder.grow()
+            grown.encoder.freeze(grown.ways[-1])
+    assert grown.ways == [0, 1, 2]
     for task, recognised, expected in (
         (replace(tasks[0], name="again"), HRNOptions.recognised, (0, {0}, True)),
         (other, HRNOptions.recognised, (0, {0}, False)),
@@ -287,13 +294,7 @@ def test_what_a_task_is_taken_for() -> None:
         (replace(tasks[0], name="like 2 or 3", class_names=tasks[1].class_names), 1e9, (1, {0, 1, 2}, True)),
         (replace(tasks[0], name="again"), -1e9, (0, set(), False)),
     ):
-        grower = learner(recognised=-1e9)
-        for each in tasks:
-            grower.learn(each)
-            if grower.ways[-1] != len(grower.tasks) - 1:  # a path for each, gained or not
-                grower.ways[-1] = grower.encoder.grow()
-                grower.encoder.freeze(grower.ways[-1])
-        assert grower.ways == [0, 1, 2]
+        grower = copy.deepcopy(grown)
         grower.options = replace(grower.options, recognised=recognised)
         asked: list[Any] = []
         grower.candidates = lambda *given, asked=asked: asked.append(given) or {2: "any"}

@@ -92,8 +92,8 @@ class HRN(Learner):
     A task's data is looked at, and compared with what is remembered. A head is trained on the frozen units of the most
     recent path, of the most recent one of such data, and of the one of the same data and classes, if these are others.
     Where it does best, the first of them at a tie, these units are forked and trained together with that head. The
-    fork stays, frozen for good, unless validation images show that it gained nothing; for classes that a head knows
-    already, if they show that it gained more than two standard errors.
+    fork stays, frozen for good, unless it is behind by a standard error on validation images, or no different; for
+    classes that a head knows already, if it is ahead by more than two.
     """
 
     Options = HRNOptions
@@ -209,7 +209,7 @@ class HRN(Learner):
         What it can do there is kept until the task's end. The head becomes the task's: a fork that starts with one of
         random weights first forgets.
         """
-        best, chosen, new = -1.0, -1, self.heads[number]
+        best, new = -1.0, self.heads[number]
         for path in paths:
             self.ways.append(path)
             seen, held = (self.encode(split.images, number) for split in (task.train, task.validation))
@@ -222,11 +222,11 @@ class HRN(Learner):
             with torch.no_grad():
                 right = (head(held).argmax(1).cpu() == task.validation.labels).double()
             if right.mean().item() > best:
-                best, chosen, self.heads[number] = right.mean().item(), path, head
+                best, self.heads[number] = right.mean().item(), head
                 self.scratch = {"path": torch.tensor(path), "right": right}
                 self.scratch |= {f"head.{name}": weight.clone() for name, weight in head.state_dict().items()}
         decision.reused = 100 * best
-        return chosen
+        return int(self.scratch["path"])
 
     def _train_head(self, head: nn.Module, features: Tensor, labels: Tensor, epochs: int) -> None:
         """Train a head on recorded features, as long as any other."""
