@@ -429,6 +429,31 @@ def test_with_no_task_given_unlike_data_finds_its_own_task() -> None:
         assert known[1 - number] < -2
 
 
+@pytest.mark.parametrize("options", [{}, {"within": 0.0}, {"within": 9.0, "trust": 0.0}])
+def test_with_no_task_given_logits_and_likelihoods_are_added_up(options: dict[str, float]) -> None:
+    grower, scenario = learner(**options), digits(3)
+    for task in scenario.tasks:
+        grower.learn(task)
+    images = torch.cat([task.test.images[:30] for task in scenario.tasks])
+    answer = grower.predict(images)
+    likely = grower.memories.log_likelihood(grower._hashed(images))[:, grower.known_as]
+    asked = 0
+    for row, image in enumerate(images):
+        scores = {}
+        for task in range(3):
+            behind = (likely[row].max() - likely[row, task]).item() / grower.memory_hash.features
+            if behind <= grower.options.within:
+                logits = grower.logits(image[None], task)[0]
+                scores[task] = (logits.max() - logits.mean()).item() - grower.options.trust * behind
+        asked += len(scores)
+        found = int(answer.tasks[row])
+        assert scores[found] >= max(scores.values()) - 1e-4
+        assert answer.labels[row] == grower.predict(image[None], found)[0]
+    assert len(images) <= asked <= 3 * len(images)
+    assert (asked == len(images)) == (options.get("within") == 0)
+    assert (asked == 3 * len(images)) == (options.get("within") == 9)
+
+
 def test_at_the_bound_the_head_of_the_same_classes_is_taken_over() -> None:
     task = digits(1).tasks[0]
     grower = learner(max_units=2)

@@ -125,6 +125,19 @@ def test_predicting_changes_nothing(name: str) -> None:
     assert all(torch.equal(tensor, before[key]) for key, tensor in learner.state().items())
 
 
+@pytest.mark.parametrize("name", ["vc", "separate"])
+def test_with_no_task_given_the_most_confident_head_answers(name: str) -> None:
+    scenario = digits(3)
+    learner = run(scenario, name, short(1))[1]
+    images = torch.cat([task.test.images[:30] for task in scenario.tasks])
+    answer = learner.predict(images)
+    logits = torch.stack([learner.logits(images, number) for number in range(3)])  # (tasks, n, classes)
+    sure = logits.amax(2) - logits.mean(2)
+    assert torch.equal(answer.tasks, sure.argmax(0))
+    assert torch.equal(answer.labels, logits.argmax(2).gather(0, answer.tasks[None])[0])
+    assert len(answer.tasks.unique()) > 1
+
+
 @pytest.mark.parametrize("name", ["hash-only", "separate"])
 def test_controls_forget_exactly_nothing(name: str) -> None:
     scenario = digits(3)

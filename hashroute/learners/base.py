@@ -189,9 +189,12 @@ class Learner(nn.Module):
         """Tasks with the same value here have the same features for the same image."""
         return self.scaling(task)
 
-    def asked(self, images: Tensor) -> Tensor:
-        """(n, tasks) which tasks' heads are asked about which images when no task is given: all."""
-        return torch.ones(len(images), len(self.tasks), dtype=torch.bool, device=self.device)
+    def prior(self, images: Tensor) -> Tensor:
+        """(n, tasks) what speaks for each task, when none is given, before its head is asked: for all alike.
+
+        It is added to what the head says; minus infinity where it need not be asked.
+        """
+        return torch.zeros(len(images), len(self.tasks), device=self.device)
 
     def paths(self, images: Tensor, task: int) -> Tensor | None:  # noqa: ARG002
         """(n, levels) the way that images take through the encoder, where that depends on the image."""
@@ -371,26 +374,30 @@ class Learner(nn.Module):
     def predict(self, images: Tensor, task: None = None) -> TaskFree: ...
 
     def predict(self, images: Tensor, task: int | str | None = None) -> Tensor | TaskFree:
-        """Labels of images of a task, given by number or name; with no task given, the most confident head answers."""
+        """Labels of images of a task, given by number or name; with no task given, the most confident head answers.
+
+        That is the one whose highest logit is the farthest above the mean of its logits.
+        """
         if task is not None:
             return self.logits(images, task).argmax(1)
         if not self.tasks:
             raise ValueError("this learner has learned no task yet: call learn(task) first")
-        asked = self.asked(images)
-        confidence = torch.full(asked.shape, -1.0, device=self.device)
-        labels = torch.zeros(asked.shape, dtype=torch.int64, device=self.device)
+        prior = self.prior(images)
+        confidence = torch.full_like(prior, -torch.inf)
+        labels = torch.zeros(prior.shape, dtype=torch.int64, device=self.device)
         alike: dict[Any, list[int]] = {}
         for number in range(len(self.tasks)):
             alike.setdefault(self.encoding(number), []).append(number)
         for numbers in alike.values():
-            rows = asked[:, numbers].any(1).nonzero()[:, 0]
+            rows = prior[:, numbers].isfinite().any(1).nonzero()[:, 0]
             if len(rows) == 0:
                 continue
             features = self.encode(images[rows.to(images.device)], numbers[0])
             for number in numbers:
                 with torch.no_grad():
-                    highest = self.heads[number](features).softmax(1).max(1)
-                confidence[rows, number] = torch.where(asked[rows, number], highest.values, -1.0)
+                    logits = self.heads[number](features)
+                highest = (logits - logits.mean(1, keepdim=True)).max(1)
+                confidence[rows, number] = prior[rows, number] + highest.values
                 labels[rows, number] = highest.indices
         tasks = confidence.argmax(1)
         return TaskFree(tasks, labels.gather(1, tasks[:, None])[:, 0])

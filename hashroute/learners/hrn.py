@@ -38,8 +38,11 @@ class HRNOptions:
     """Length of the hash vectors of memories; less where a memory would weigh more than a path of full rank."""
     remembered: int = 2000
     """Training images that a memory is made of, at most."""
-    within: float = 0.03
-    """With no task given, the paths are asked whose log-likelihood is within this share of the best one's."""
+    within: float = 0.1
+    """With no task given, tasks are asked whose data makes an image at most this many nats less likely than the best
+    one's, for each number of a hash vector."""
+    trust: float = 40.0
+    """How much a nat, for each number of a hash vector, counts beside a logit when no task is given."""
 
 
 @dataclass
@@ -303,13 +306,13 @@ class HRN(Learner):
         """The familiarity of images to every memory."""
         return Familiar("memories", self.familiarity(images))
 
-    def asked(self, images: Tensor) -> Tensor:
-        """Heads of tasks whose data makes an image about as likely as the data that makes it most likely."""
-        likely = self.memories.log_likelihood(self._hashed(images))
-        best = likely.max(1, keepdim=True).values
-        chosen: Tensor = likely >= best - self.options.within * best.abs()
+    def prior(self, images: Tensor) -> Tensor:
+        """By how much the data of each task makes an image less likely than the data that makes it most likely."""
+        likely = self.memories.log_likelihood(self._hashed(images)) / self.memory_hash.features
+        behind = likely - likely.max(1, keepdim=True).values
+        prior = (self.options.trust * behind).masked_fill(behind < -self.options.within, -torch.inf)
         learning = len(self.tasks) - len(self.known_as)  # a task that is being learned has no memory yet
-        return F.pad(chosen[:, self.known_as], (0, learning))
+        return F.pad(prior[:, self.known_as], (0, learning), value=-torch.inf)
 
     def paths(self, images: Tensor, task: int) -> Tensor:
         """(n, levels) units of the task's path: all its images go one way."""

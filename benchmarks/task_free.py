@@ -1,0 +1,73 @@
+"""What a head's confidence should be when no task is given, and what memories add: percent right, of validation images.
+
+usage: python benchmarks/task_free.py RUN ...      RUN: folders of finished runs, such as runs/mixed/hrn-seed0
+Writes benchmarks/results/task_free.json: what is in it of other runs stays.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from hashroute import load_learner, load_scenario
+from hashroute.learners.base import Learner, evenly
+from hashroute.learners.hrn import HRN
+from hashroute.scenarios import Scenario
+from hashroute.storage import write_json
+
+OUTPUT = Path(__file__).parent / "results" / "task_free.json"
+IMAGES = 500
+
+
+def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]:
+    """Each rule's share of right answers among all classes, and of images taken for the right data set."""
+    splits = [task.validation for task in scenario.tasks]
+    chosen = [evenly(len(split), IMAGES) for split in splits]
+    images = torch.cat([split.images[rows] for split, rows in zip(splits, chosen, strict=True)])
+    origin = torch.repeat_interleave(torch.tensor([len(rows) for rows in chosen]))
+    truth = torch.cat([split.labels[rows] for split, rows in zip(splits, chosen, strict=True)])
+    logits = [learner.logits(images, number) for number in range(len(scenario.tasks))]
+
+    def percent(score: Tensor) -> dict[str, float]:
+        """score: (n, tasks)."""
+        found = score.argmax(1)
+        classes, sets = [], []
+        for number, task in enumerate(scenario.tasks):
+            right, own = [], []
+            for row in (origin == number).nonzero()[:, 0].tolist():
+                answer = scenario.tasks[int(found[row])]
+                name = answer.class_names[int(logits[int(found[row])][row].argmax())]
+                own.append(answer.dataset == task.dataset)
+                right.append(own[-1] and name == task.class_names[int(truth[row])])
+            classes.append(100 * fmean(right))
+            sets.append(100 * fmean(own))
+        return {"all_classes": round(fmean(classes), 2), "dataset": round(fmean(sets), 2)}
+
+    soft = torch.stack([each.softmax(1).amax(1) for each in logits], 1)
+    highest = torch.stack([each.amax(1) for each in logits], 1)
+    above = torch.stack([each.amax(1) - each.mean(1) for each in logits], 1)
+    rules = {"softmax": soft, "highest logit": highest, "highest logit above the mean": above}
+    if isinstance(learner, HRN):
+        prior = learner.prior(images)
+        kept = torch.zeros_like(prior).masked_fill(prior.isinf(), -torch.inf)
+        rules |= {f"{name}, of those asked": score + kept for name, score in rules.items()}
+        for trust in (20.0, learner.options.trust, 60.0):
+            rules[f"the same, and {trust:g} for a nat"] = above + prior * (trust / learner.options.trust)
+    return {name: percent(score) for name, score in rules.items()}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    found = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {}
+    for folder in map(Path, sys.argv[1:]):
+        settings = json.loads((folder / "settings.json").read_text())
+        found[f"{folder.parent.name}/{folder.name}"] = measure(
+            load_learner(folder), load_scenario(settings["scenario"])
+        )
+        write_json(OUTPUT, found)
+        print(folder, json.dumps(found[f"{folder.parent.name}/{folder.name}"], indent=1), flush=True)
