@@ -13,11 +13,11 @@ from statistics import fmean
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, pad
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, pad
 
 from hashroute.hashing import FeatureHash
 from hashroute.learners.base import evenly
-from hashroute.memory import Memories, edges
+from hashroute.memory import EDGES, Memories, edges
 from hashroute.scenarios import Scenario, load_scenario
 
 OUTPUT = Path(__file__).parent / "results" / "memories.json"
@@ -25,8 +25,16 @@ FEATURES = 1000
 SEEN: dict[str, Callable[[Tensor], Tensor]] = {
     "pixels": lambda images: images / 255 - 0.5,
     "pixels less their surroundings": lambda images: images - avg_pool2d(pad(images, (2,) * 4, mode="replicate"), 5, 1),
+    "slopes of colours": lambda images: slopes(images).sqrt(),
     "edges": edges,
 }
+
+
+def slopes(images: Tensor) -> Tensor:
+    """Mean slopes on a grid, each colour by itself: edges without curvatures and differences of colours."""
+    across, down = images.diff(dim=3), images.diff(dim=2)
+    parts = [each.clamp_min(0) for slope in (across, down) for each in (slope, -slope)]
+    return torch.cat([adaptive_avg_pool2d(each, EDGES) for each in parts], 1)
 
 
 def measure(scenario: Scenario, what: str, directions: int, own: str) -> dict[str, object]:

@@ -12,6 +12,7 @@ batch has more: a Gaussian of its own, and what that tells from the remembered o
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from scipy.linalg import eigh
@@ -27,14 +28,26 @@ EDGES = 8
 
 
 def edges(images: Tensor) -> Tensor:
-    """Where images rise and fall, and how much: what of them tells one kind of data from another.
+    """Where images rise, fall and bend, and how much: what of them tells one kind of data from another.
 
-    images: (n, channels, height, width). Returns the square roots of mean slopes to the right, left, down and up, on a
-    grid: (n, 4 channels, 8, 8). Brightness has no part in it, and contrast only as a factor.
+    images: (n, channels, height, width). Channels are taken apart into their mean and their differences. Returns the
+    square roots of mean slopes to the right, left, down and up, and of mean curvatures across and down, on a grid:
+    (n, 6 channels, 8, 8). Brightness has no part in it, and contrast only as a factor.
     """
+    images = torch.einsum("kc,nchw->nkhw", _cosines(images.shape[1]).to(images), images)
     across, down = images.diff(dim=3), images.diff(dim=2)
-    slopes = [adaptive_avg_pool2d(each.clamp_min(0), EDGES) for slope in (across, down) for each in (slope, -slope)]
-    return torch.cat(slopes, 1).sqrt()
+    slopes = [each.clamp_min(0) for slope in (across, down) for each in (slope, -slope)]
+    bends = [across.diff(dim=3).abs(), down.diff(dim=2).abs()]
+    return torch.cat([adaptive_avg_pool2d(each, EDGES) for each in slopes + bends], 1).sqrt()
+
+
+@lru_cache
+def _cosines(count: int) -> Tensor:
+    """(count, count) the orthonormal cosine transform: of colours, brightness, red less blue, and both less green."""
+    places = torch.arange(count, dtype=torch.float64)
+    waves: Tensor = torch.cos(math.pi * places[:, None] * (places + 0.5) / count) * (2 / count) ** 0.5
+    waves[0] /= 2**0.5
+    return waves
 
 
 class Memories(nn.Module):

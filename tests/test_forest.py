@@ -20,7 +20,7 @@ from hashroute import Scenario, Task, UnitSpec, create_learner, load_learner, lo
 from hashroute.data import DATASETS, Split, dataset_status
 from hashroute.forest import Forest, _pool
 from hashroute.learners.hrn import HRN, Decision, HRNOptions
-from hashroute.memory import Memories, edges
+from hashroute.memory import Memories, _cosines, edges
 from hashroute.settings import Settings, settings_for
 
 SPECS = (UnitSpec(4, 3, 1, 1, norm_groups=2, max_pool=2), UnitSpec(8, 3, 1, 1, norm_groups=2, max_pool=2))
@@ -128,11 +128,26 @@ def test_data_that_is_too_likely_is_other_data() -> None:
 def test_edges_know_nothing_of_brightness_and_contrast_only_as_a_factor() -> None:
     images = torch.rand(3, 2, 16, 16)
     seen = edges(images)
-    assert seen.shape == (3, 8, 8, 8)
+    assert seen.shape == (3, 12, 8, 8)
     torch.testing.assert_close(edges(4 * images + 1), 2 * seen, rtol=1e-3, atol=1e-3)
     ramp = torch.arange(16.0).expand(1, 1, 16, 16)
-    right, left, down, up = edges(ramp)[0].mean((1, 2)).tolist()
-    assert (right, left, down, up) == pytest.approx((1, 0, 0, 0))
+    assert edges(ramp)[0].mean((1, 2)).tolist() == pytest.approx([1, 0, 0, 0, 0, 0])
+    bowl = ramp.mT.square()  # steeper and steeper down, with a curvature of 2
+    right, left, down, up, across, bent = edges(bowl)[0].mean((1, 2)).tolist()
+    assert (right, left, up, across) == (0, 0, 0, 0)
+    assert down > 1
+    assert bent == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+def test_edges_take_channels_apart(channels: int) -> None:
+    """What is the same in all channels is in the first part alone, and what is taken apart is still all there."""
+    grey = torch.rand(4, 1, 16, 16).expand(4, channels, 16, 16)
+    seen = edges(grey).view(4, 6, channels, 8, 8)
+    torch.testing.assert_close(seen[:, :, 0], edges(channels**0.5 * grey[:, :1]), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(seen[:, :, 1:], torch.zeros_like(seen[:, :, 1:]), rtol=0, atol=2e-3)
+    waves = _cosines(channels)
+    torch.testing.assert_close(waves @ waves.T, torch.eye(channels, dtype=torch.float64))
 
 
 def test_a_memory_of_few_or_equal_samples_is_still_one() -> None:
