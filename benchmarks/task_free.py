@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from hashroute import load_learner, load_scenario
-from hashroute.learners.base import Learner, evenly
+from hashroute.learners.base import Learner, above_others, evenly
 from hashroute.learners.hrn import HRN
 from hashroute.scenarios import Scenario
 from hashroute.storage import write_json
 
 OUTPUT = Path(__file__).parent / "results" / "task_free.json"
 IMAGES = 500
+TRUST = (20, 40, 60)
 
 
 def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]:
@@ -50,24 +51,23 @@ def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]
 
     soft = torch.stack([each.softmax(1).amax(1) for each in logits], 1)
     highest = torch.stack([each.amax(1) for each in logits], 1)
-    above = torch.stack([each.amax(1) - each.mean(1) for each in logits], 1)
-    rules = {"softmax": soft, "highest logit": highest, "highest logit above the mean": above}
+    above = torch.stack([above_others(each) for each in logits], 1)
+    rules = {"softmax": soft, "highest logit": highest, "highest logit above the others": above}
     if isinstance(learner, HRN):
         prior = learner.prior(images)
         kept = torch.zeros_like(prior).masked_fill(prior.isinf(), -torch.inf)
         rules |= {f"{name}, of those asked": score + kept for name, score in rules.items()}
-        for trust in (20.0, learner.options.trust, 60.0):
-            rules[f"the same, and {trust:g} for a nat"] = above + prior * (trust / learner.options.trust)
+        nats = prior / learner.options.trust
+        rules |= {f"highest logit above the others, of those asked, and {t} nats": above + t * nats for t in TRUST}
     return {name: percent(score) for name, score in rules.items()}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    found = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {}
+    found = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {"command": "python benchmarks/task_free.py RUN ..."}
     for folder in map(Path, sys.argv[1:]):
         settings = json.loads((folder / "settings.json").read_text())
-        found[f"{folder.parent.name}/{folder.name}"] = measure(
-            load_learner(folder), load_scenario(settings["scenario"])
-        )
+        name = f"{folder.parent.name}/{folder.name}"
+        found[name] = measure(load_learner(folder), load_scenario(settings["scenario"]))
         write_json(OUTPUT, found)
-        print(folder, json.dumps(found[f"{folder.parent.name}/{folder.name}"], indent=1), flush=True)
+        print(name, json.dumps(found[name], indent=1), flush=True)

@@ -44,7 +44,7 @@ def edges(images: Tensor) -> Tensor:
 @lru_cache
 def _cosines(count: int) -> Tensor:
     """(count, count) the orthonormal cosine transform: of colours, brightness, red less blue, and both less green."""
-    places = torch.arange(count, dtype=torch.float64)
+    places = torch.arange(count, dtype=torch.float64, device="cpu")
     waves: Tensor = torch.cos(math.pi * places[:, None] * (places + 0.5) / count) * (2 / count) ** 0.5
     waves[0] /= 2**0.5
     return waves

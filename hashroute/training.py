@@ -24,7 +24,7 @@ from hashroute.scenarios import Scenario, Task
 from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
 from hashroute.storage import remove_unfinished, replace_file, write_json
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 
 
 @dataclass

@@ -459,7 +459,8 @@ def test_with_no_task_given_logits_and_likelihoods_are_added_up(options: dict[st
             behind = (likely[row].max() - likely[row, task]).item() / grower.memory_hash.features
             if behind <= grower.options.within:
                 logits = grower.logits(image[None], task)[0]
-                scores[task] = (logits.max() - logits.mean()).item() - grower.options.trust * behind
+                best, *others = logits.sort(descending=True).values.tolist()
+                scores[task] = best - sum(others) / len(others) - grower.options.trust * behind
         asked += len(scores)
         found = int(answer.tasks[row])
         assert scores[found] >= max(scores.values()) - 1e-4
@@ -467,6 +468,18 @@ def test_with_no_task_given_logits_and_likelihoods_are_added_up(options: dict[st
     assert len(images) <= asked <= 3 * len(images)
     assert (asked == len(images)) == (options.get("within") == 0)
     assert (asked == 3 * len(images)) == (options.get("within") == 9)
+
+
+def test_the_first_task_can_be_asked_for_while_it_is_learned() -> None:
+    task = digits(1).tasks[0]
+    grower = learner()
+    grower.begin(task)
+    assert grower.predict(task.test.images).tasks.unique().tolist() == [0]
+
+
+def test_images_too_small_to_bend_are_refused() -> None:
+    with pytest.raises(ValueError, match="images of 2 x 9 pixels: expected at least 3 x 3"):
+        create_learner("hrn", (1, 2, 9), short(encoder=(UnitSpec(4, 1),)))
 
 
 def test_at_the_bound_the_head_of_the_same_classes_is_taken_over() -> None:

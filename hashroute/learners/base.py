@@ -23,7 +23,7 @@ from hashroute.settings import HeadSpec, Settings, settings_for
 from hashroute.storage import replace_file, write_json
 from hashroute.units import ConvUnit
 
-FORMAT = 1
+FORMAT = 2
 """Of saved learners; a reader of another format says so."""
 
 EVALUATION_BATCH = 128
@@ -194,7 +194,7 @@ class Learner(nn.Module):
 
         It is added to what the head says; minus infinity where it need not be asked.
         """
-        return torch.zeros(len(images), len(self.tasks), device=self.device)
+        return torch.zeros(len(images), len(self.tasks), dtype=self._place.dtype, device=self.device)
 
     def paths(self, images: Tensor, task: int) -> Tensor | None:  # noqa: ARG002
         """(n, levels) the way that images take through the encoder, where that depends on the image."""
@@ -376,7 +376,7 @@ class Learner(nn.Module):
     def predict(self, images: Tensor, task: int | str | None = None) -> Tensor | TaskFree:
         """Labels of images of a task, given by number or name; with no task given, the most confident head answers.
 
-        That is the one whose highest logit is the farthest above the mean of its logits.
+        That is the one whose highest logit is the farthest above the mean of its others, `prior` included.
         """
         if task is not None:
             return self.logits(images, task).argmax(1)
@@ -396,9 +396,8 @@ class Learner(nn.Module):
             for number in numbers:
                 with torch.no_grad():
                     logits = self.heads[number](features)
-                highest = (logits - logits.mean(1, keepdim=True)).max(1)
-                confidence[rows, number] = prior[rows, number] + highest.values
-                labels[rows, number] = highest.indices
+                confidence[rows, number] = prior[rows, number] + above_others(logits)
+                labels[rows, number] = logits.argmax(1)
         tasks = confidence.argmax(1)
         return TaskFree(tasks, labels.gather(1, tasks[:, None])[:, 0])
 
@@ -518,6 +517,15 @@ class Head(nn.Sequential):
                 layers.append(nn.Dropout(rate))
             features = width
         super().__init__(*layers, nn.Linear(features, classes))
+
+
+def above_others(logits: Tensor) -> Tensor:
+    """How sure a head is: by how much its highest logit is above the mean of its others; 0 for a single class.
+
+    logits: (n, classes). A softmax near 1 would no longer say.
+    """
+    classes = logits.shape[1]
+    return (logits.amax(1) - logits.mean(1)) * (classes / max(1, classes - 1))
 
 
 def evenly(total: int, count: int) -> Tensor:

@@ -105,6 +105,9 @@ class HRN(Learner):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        if min(self.image_shape[1:]) < 3:
+            size = " x ".join(map(str, self.image_shape[1:]))
+            raise ValueError(f"{self.name} was given images of {size} pixels: expected at least 3 x 3")
         self.ways: list[int] = []
         """The path of each task."""
         self.known_as: list[int] = []
@@ -308,6 +311,8 @@ class HRN(Learner):
 
     def prior(self, images: Tensor) -> Tensor:
         """By how much the data of each task makes an image less likely than the data that makes it most likely."""
+        if not len(self.memories):  # the first task is being learned
+            return super().prior(images)
         likely = self.memories.log_likelihood(self._hashed(images)) / self.memory_hash.features
         behind = likely - likely.max(1, keepdim=True).values
         prior = (self.options.trust * behind).masked_fill(behind < -self.options.within, -torch.inf)
