@@ -22,19 +22,21 @@ from hashroute.scenarios import Scenario, load_scenario
 
 OUTPUT = Path(__file__).parent / "results" / "memories.json"
 FEATURES = 1000
-SEEN: dict[str, Callable[[Tensor], Tensor]] = {
-    "pixels": lambda images: images / 255 - 0.5,
-    "pixels less their surroundings": lambda images: images - avg_pool2d(pad(images, (2,) * 4, mode="replicate"), 5, 1),
-    "slopes of colours": lambda images: slopes(images).sqrt(),
-    "edges": edges,
-}
 
 
 def slopes(images: Tensor) -> Tensor:
-    """Mean slopes on a grid, each colour by itself: edges without curvatures and differences of colours."""
+    """Square roots of mean slopes on a grid: edges with colours as they are, and without curvatures."""
     across, down = images.diff(dim=3), images.diff(dim=2)
     parts = [each.clamp_min(0) for slope in (across, down) for each in (slope, -slope)]
-    return torch.cat([adaptive_avg_pool2d(each, EDGES) for each in parts], 1)
+    return torch.cat([adaptive_avg_pool2d(each, EDGES) for each in parts], 1).sqrt()
+
+
+SEEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "pixels": lambda images: images / 255 - 0.5,
+    "pixels less their surroundings": lambda images: images - avg_pool2d(pad(images, (2,) * 4, mode="replicate"), 5, 1),
+    "slopes of colours": slopes,
+    "edges": edges,
+}
 
 
 def measure(scenario: Scenario, what: str, directions: int, own: str) -> dict[str, object]:

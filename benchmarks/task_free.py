@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from statistics import fmean
 
 import torch
 from torch import Tensor
 
 from hashroute import load_learner, load_scenario
-from hashroute.learners.base import Learner, above_others, evenly
+from hashroute.data import Split
+from hashroute.learners.base import Learner, TaskFree, above_others, evenly
 from hashroute.learners.hrn import HRN
 from hashroute.scenarios import Scenario
 from hashroute.storage import write_json
+from hashroute.training import share_right
 
 OUTPUT = Path(__file__).parent / "results" / "task_free.json"
 IMAGES = 500
@@ -27,27 +28,20 @@ TRUST = (20, 40, 60)
 
 def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]:
     """Each rule's share of right answers among all classes, and of images taken for the right data set."""
-    splits = [task.validation for task in scenario.tasks]
-    chosen = [evenly(len(split), IMAGES) for split in splits]
-    images = torch.cat([split.images[rows] for split, rows in zip(splits, chosen, strict=True)])
-    origin = torch.repeat_interleave(torch.tensor([len(rows) for rows in chosen]))
-    truth = torch.cat([split.labels[rows] for split, rows in zip(splits, chosen, strict=True)])
-    logits = [learner.logits(images, number) for number in range(len(scenario.tasks))]
+    chosen = [(task, evenly(len(task.validation), IMAGES)) for task in scenario.tasks]
+    data = [(task, Split(task.validation.images[rows], task.validation.labels[rows])) for task, rows in chosen]
+    images = torch.cat([split.images for _, split in data])
+    logits = [learner.logits(images, number) for number in range(len(data))]
+    labels = torch.stack([each.argmax(1) for each in logits], 1)
 
     def percent(score: Tensor) -> dict[str, float]:
         """score: (n, tasks)."""
         found = score.argmax(1)
-        classes, sets = [], []
-        for number, task in enumerate(scenario.tasks):
-            right, own = [], []
-            for row in (origin == number).nonzero()[:, 0].tolist():
-                answer = scenario.tasks[int(found[row])]
-                name = answer.class_names[int(logits[int(found[row])][row].argmax())]
-                own.append(answer.dataset == task.dataset)
-                right.append(own[-1] and name == task.class_names[int(truth[row])])
-            classes.append(100 * fmean(right))
-            sets.append(100 * fmean(own))
-        return {"all_classes": round(fmean(classes), 2), "dataset": round(fmean(sets), 2)}
+        parts = [
+            each.split([len(split) for _, split in data]) for each in (found, labels.gather(1, found[:, None])[:, 0])
+        ]
+        right = share_right([TaskFree(*answer) for answer in zip(*parts, strict=True)], data)
+        return {name: round(value, 2) for name, value in right.items()}
 
     soft = torch.stack([each.softmax(1).amax(1) for each in logits], 1)
     highest = torch.stack([each.amax(1) for each in logits], 1)

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ import hashroute
 from hashroute import metrics
 from hashroute.data import Split
 from hashroute.learners import Learner, create_learner, find_learner, load_learner
-from hashroute.learners.base import clock, options_from_dict, options_to_dict
+from hashroute.learners.base import TaskFree, clock, options_from_dict, options_to_dict
 from hashroute.samples import samples
 from hashroute.scenarios import Scenario, Task
 from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
@@ -391,9 +391,15 @@ def flow(paths: Tensor) -> list[tuple[int, int, int, float]]:
 
 
 def task_free_accuracy(learner: Learner, data: list[tuple[Task, Split]]) -> dict[str, float]:
+    """Of a learner's answers with no task given: see `share_right`."""
+    return share_right([learner.predict(split.images) for _, split in data], data)
+
+
+def share_right(answers: Sequence[TaskFree], data: Sequence[tuple[Task, Split]]) -> dict[str, float]:
     """Percent of right answers with no task given, mean over tasks: of the class among all, and of the data set.
 
-    A class is known by its name and its data set, so that a task that comes again with new images is no other class.
+    answers: to each task's images. A class is known by its name and its data set, so that a task that comes again with
+    new images is no other class.
     """
     right: dict[str, list[float]] = {"all_classes": [], "dataset": []}
     numbers: dict[tuple[str, str], int] = {}
@@ -405,8 +411,7 @@ def task_free_accuracy(learner: Learner, data: list[tuple[Task, Split]]) -> dict
     width = max(len(each) for each in classes)
     table = torch.stack([torch.nn.functional.pad(each, (0, width - len(each)), value=-1) for each in classes])
     origin = torch.tensor([sets[task.dataset] for task, _ in data])
-    for number, (_, split) in enumerate(data):
-        answer = learner.predict(split.images)
+    for number, (answer, (_, split)) in enumerate(zip(answers, data, strict=True)):
         tasks, labels = answer.tasks.cpu(), answer.labels.cpu()
         right["all_classes"].append((table[tasks, labels] == table[number, split.labels]).double().mean().item() * 100)
         right["dataset"].append((origin[tasks] == origin[number]).double().mean().item() * 100)
