@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from hashroute.ablate import ablation_rows
 from hashroute.reporting.figures import accuracy_figure
-from hashroute.reporting.tables import lead_rows, markdown, summary, task_rows
+from hashroute.reporting.tables import best_mean, lead_rows, markdown, summary, task_rows
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -39,6 +40,8 @@ def block(kind: str, name: str) -> str:
         return markdown(*lead_rows(content))
     if kind == "ablation":
         return markdown(*ablation_rows(content)) + "\n" + made_with(content, name)
+    if kind == "distances":
+        return distances(content)
     if kind == "decisions":
         return "\n".join(f"- {decision['said']}" for decision in content["learners"]["hrn"]["decisions"][0]) + "\n"
     if kind == "headline":
@@ -53,6 +56,13 @@ def headline(content: dict[str, Any]) -> str:
     headers, rows = summary(content)
     shown = ["learner", "final", "forgetting", "no task given"]
     return markdown(shown, [[row[headers.index(name)] for name in shown] for row in rows])
+
+
+def distances(content: dict[str, Any]) -> str:
+    """How far the protected plain networks stay below the unprotected one: what they pay for keeping."""
+    best = {name: fmean(map(best_mean, content["learners"][name]["accuracy"])) for name in ("vc", "ewc", "ell", "gpm")}
+    less = ", ".join(f"`{name}` {round(best['vc'] - best[name], 1) + 0.0:.1f}" for name in ("ewc", "ell", "gpm"))
+    return f"Best-ever accuracy below that of `vc`, in points: {less}.\n"
 
 
 def options(name: str) -> str:
