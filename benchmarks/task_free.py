@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,7 +24,8 @@ from hashroute.training import share_right
 
 OUTPUT = Path(__file__).parent / "results" / "task_free.json"
 IMAGES = 500
-TRUST = (20, 40, 60)
+TRUST = ((60, 60), (40, 120), (60, 120), (80, 120), (60, 80), (60, 200))
+"""In nats between tasks of one kind, and between kinds."""
 
 
 def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]:
@@ -48,11 +50,17 @@ def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]
     above = torch.stack([above_others(each) for each in logits], 1)
     rules = {"softmax": soft, "highest logit": highest, "highest logit above the others": above}
     if isinstance(learner, HRN):
-        prior = learner.prior(images)
-        kept = torch.zeros_like(prior).masked_fill(prior.isinf(), -torch.inf)
+        kept = learner.prior(images)
+        kept = torch.zeros_like(kept).masked_fill(kept.isinf(), -torch.inf)
         rules |= {f"{name}, of those asked": score + kept for name, score in rules.items()}
-        nats = prior / learner.options.trust
-        rules |= {f"highest logit above the others, of those asked, and {t} nats": above + t * nats for t in TRUST}
+        for inside, between in TRUST:
+            learner.options = replace(learner.options, trust=inside, trust_in_kinds=between)
+            rules[f"and {inside} nats, {between} between kinds"] = above + learner.prior(images)
+        learner.decisions = [{**decision, "looks_like": learner.tasks[0].name} for decision in learner.decisions]
+        learner.decisions[0]["looks_like"] = None
+        for trust in (40, 60):
+            learner.options = replace(learner.options, trust=trust)
+            rules[f"and {trust} nats, all of one kind"] = above + learner.prior(images)
     return {name: percent(score) for name, score in rules.items()}
 
 

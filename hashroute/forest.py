@@ -56,10 +56,10 @@ class Forest(nn.Module):
         units = self.new_units()
         if parent is not None:
             _copy(self.paths[parent], units)
-            for convolution in _convolutions(units) if rank else ():
-                weight = convolution.weight
-                if rank * (len(weight) + weight[0].numel()) < weight.numel():
-                    parametrize.register_parametrization(convolution, "weight", Difference(weight, rank))
+            for convolution in _convolutions(units):
+                if _saved(convolution.weight, rank):
+                    difference = Difference(convolution.weight, rank)
+                    parametrize.register_parametrization(convolution, "weight", difference)
         self.paths.append(units)
         self.parents.append(parent)
         self.ranks.append(rank)
@@ -111,6 +111,11 @@ class Forest(nn.Module):
     def weights(self, path: int) -> int:
         """How many numbers a path adds to what is kept."""
         return sum(weight.numel() for weight in self.paths[path].parameters())
+
+    def fork_weights(self, rank: int) -> int:
+        """How many numbers a fork of a rank adds."""
+        saved = sum(_saved(convolution.weight, rank) for convolution in _convolutions(self.paths[0]))
+        return self.weights(0) - saved
 
     @property
     def config(self) -> dict[str, Any]:
@@ -167,6 +172,11 @@ class Difference(nn.Module):
         inputs = weight[0].numel()
         down = torch.randn(self.rank, inputs, device=weight.device, dtype=weight.dtype) / inputs**0.5
         return weight.new_zeros(len(weight), self.rank), down
+
+
+def _saved(weight: Tensor, rank: int) -> int:
+    """By how many numbers a difference of a rank is smaller than the weights; 0 if it is not, or rank is 0."""
+    return max(0, weight.numel() - rank * (len(weight) + weight[0].numel())) if rank else 0
 
 
 def _difference(convolution: nn.Conv2d) -> Difference | None:

@@ -5,6 +5,8 @@ with variances lambda, and one variance for all other directions. With c = h - m
 
     -2 log p(h) = sum_i q_i^2 / lambda_i + (|c|^2 - |q|^2) / rest + sum_i log lambda_i + (s - m) log rest + s log 2 pi
 
+Few samples do not show many directions: a memory of them has fewer, and zeros in place of the others.
+
 Many of them are scored in one matrix product, since V and mu of all stand in one matrix. A sample has a likelihood. A
 batch has more: a Gaussian of its own, and what that tells from the remembered one is their divergence.
 """
@@ -17,11 +19,13 @@ from functools import lru_cache
 import torch
 from scipy.linalg import eigh
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, pad
 
 LEAST_VARIANCE = 1e-10
 """Of any direction: data that never varies would make everything else infinitely unlikely."""
 
+IMAGES_A_DIRECTION = 25
+"""With fewer samples, principal directions would be those of these samples and not of the data."""
 
 EDGES = 8
 """Side of the grid on which edges are remembered."""
@@ -77,6 +81,11 @@ class Memories(nn.Module):
     def __len__(self) -> int:
         return len(self.means)
 
+    @property
+    def bytes_each(self) -> int:
+        """What one memory weighs."""
+        return sum(math.prod(buffer.shape[1:]) * buffer.element_size() for buffer in self.buffers())
+
     def reserve(self, memories: int) -> None:
         """Make room for so many, to load a state into."""
         for name, buffer in self._buffers.items():
@@ -90,16 +99,16 @@ class Memories(nn.Module):
         seen: (n, s) hash vectors of the data. held_out: (k, s) others of the same data: what is usual comes from them,
         because a Gaussian flatters the samples that it was made of.
         """
-        count = self.directions.shape[1]
-        data = seen.cpu().double()  # not every device has float64
+        room, data = self.directions.shape[1], seen.cpu().double()  # not every device has float64
+        count = min(room, max(1, len(data) // IMAGES_A_DIRECTION))
         mean = data.mean(0)
         values, vectors = _principal(data - mean, count)
         rest = (data.var(0, correction=min(1, len(data) - 1)).sum() - values.sum()) / (data.shape[1] - count)
         rest = rest.clamp_min(LEAST_VARIANCE)
         new = {
             "means": mean,
-            "directions": vectors,
-            "variances": torch.maximum(values, rest),
+            "directions": pad(vectors, (0, 0, 0, room - count)),
+            "variances": torch.maximum(pad(values, (0, room - count)), rest),
             "rests": rest,
             "usual": torch.zeros(2),
         }
@@ -126,14 +135,15 @@ class Memories(nn.Module):
         The Kullback-Leibler divergence in nats, directions of a memory taken as those of the batch: near 0 for more of
         the same data, whatever its likelihood. What n samples would differ by in the mean is subtracted.
         """
-        n, others = len(hashed), self.means.shape[1] - self.variances.shape[1]
+        n, held = len(hashed), self.directions.any(2)  # (memories, m) not those of zeros
+        others = self.means.shape[1] - held.sum(1)
         along, across = self._apart(hashed)  # of which the mean square is variance + shift^2
         one_less = min(1, n - 1)
         shift, spread = along.mean(0), along.var(0, correction=one_less)
         spare = hashed.var(0, correction=one_less).sum() - spread.sum(1)  # summed over all other directions
         drift = (across.mean(0) - spare * (n - 1) / n).clamp_min(0) - spare / n
-        inside = (shift.square() / self.variances + _excess(spread / self.variances)).sum(1)
-        outside = drift / self.rests + others * _excess(spare / others / self.rests)
+        inside = (held * (shift.square() / self.variances + _excess(spread, self.variances))).sum(1)
+        outside = drift / self.rests + others * _excess(spare / others, self.rests)
         divergence: Tensor = 0.5 * (inside + outside)
         return divergence
 
@@ -160,6 +170,7 @@ def _principal(centred: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(values[::-1].copy()).clamp_min(0), torch.from_numpy(vectors.T[::-1].copy())
 
 
-def _excess(ratio: Tensor) -> Tensor:
-    """r - 1 - log r: 0 where two variances agree, above elsewhere."""
-    return ratio - 1 - ratio.clamp_min(LEAST_VARIANCE).log()
+def _excess(variances: Tensor, remembered: Tensor) -> Tensor:
+    """r - 1 - log r of two variances' ratio r: 0 where they agree, above elsewhere."""
+    ratio = variances.clamp_min(LEAST_VARIANCE) / remembered
+    return ratio - 1 - ratio.log()

@@ -396,12 +396,13 @@ def task_free_accuracy(learner: Learner, data: list[tuple[Task, Split]]) -> dict
 
 
 def share_right(answers: Sequence[TaskFree], data: Sequence[tuple[Task, Split]]) -> dict[str, float]:
-    """Percent of right answers with no task given, mean over tasks: of the class among all, and of the data set.
+    """Percent of right answers with no task given: of the class among all, mean over tasks, and of the data set, of all
+    images.
 
     answers: to each task's images. A class is known by its name and its data set, so that a task that comes again with
     new images is no other class.
     """
-    right: dict[str, list[float]] = {"all_classes": [], "dataset": []}
+    right, found = [], []
     numbers: dict[tuple[str, str], int] = {}
     sets = {name: number for number, name in enumerate(dict.fromkeys(task.dataset for task, _ in data))}
     classes = [
@@ -413,6 +414,7 @@ def share_right(answers: Sequence[TaskFree], data: Sequence[tuple[Task, Split]])
     origin = torch.tensor([sets[task.dataset] for task, _ in data])
     for number, (answer, (_, split)) in enumerate(zip(answers, data, strict=True)):
         tasks, labels = answer.tasks.cpu(), answer.labels.cpu()
-        right["all_classes"].append((table[tasks, labels] == table[number, split.labels]).double().mean().item() * 100)
-        right["dataset"].append((origin[tasks] == origin[number]).double().mean().item() * 100)
-    return {name: sum(values) / len(values) for name, values in right.items()}
+        right.append((table[tasks, labels] == table[number, split.labels]).double().mean())
+        found.append(origin[tasks] == origin[number])
+    shares = {"all_classes": torch.stack(right).mean(), "dataset": torch.cat(found).double().mean()}
+    return {name: share.item() * 100 for name, share in shares.items()}

@@ -24,7 +24,7 @@ from hashroute.reporting.tables import lead_rows, markdown, spread, summary, tas
 from hashroute.scenarios import SCENARIOS, Scenario, load_scenario
 from hashroute.search import SearchSettings, choose, combinations
 from hashroute.search import _try as search_trial
-from hashroute.settings import PUBLISHED, result_name, settings_for, tuned_options
+from hashroute.settings import PUBLISHED, Profile, result_name, settings_for, tuned_options
 from hashroute.training import learner_options
 
 ROOT = Path(__file__).parent.parent
@@ -158,18 +158,26 @@ def test_a_search_is_written_down_and_gone_on_with(tmp_path: Path, capsys: pytes
     assert options == found["trials"][0]["options"]
 
 
-@pytest.mark.parametrize("scenario", PUBLISHED)
-def test_what_was_searched_for_is_what_comparisons_use(scenario: str) -> None:
-    name = result_name(scenario, "paper")
+SHAPES = {"pairwise-mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "profile"),
+    [(name, "paper") for name in PUBLISHED] + [(name, "own") for name in (*PUBLISHED, "split-cifar100", "mixed")],
+)
+def test_what_was_searched_for_is_what_comparisons_use(scenario: str, profile: Profile) -> None:
+    name, shape = result_name(scenario, profile), SHAPES.get(scenario, (3, 32, 32))
+    settings = settings_for(scenario, shape, profile, 2 if scenario == "pairwise-mnist" else 10)
     files = [json.loads(file.read_text()) for file in sorted((ROOT / "hashroute" / "tuned").glob(f"{name}.*"))]
+    assert files
     for found in files:
         assert choose(found["trials"]) == found["chosen"]
-        assert found["settings"] == PUBLISHED[scenario].to_dict()
+        assert found["settings"] == settings.to_dict()
     chosen = {learner: options for found in files for learner, options in found["chosen"].items()}
     assert chosen == tuned_options(name)
     assert sum(len(found["chosen"]) for found in files) == len(chosen), "a learner was searched for twice"
     for learner, some in chosen.items():
-        options = learner_options(learner, scenario, "paper", (1, 28, 28))
+        options = learner_options(learner, scenario, profile, shape)
         assert some.items() <= options.items()
         options_from_dict(find_learner(learner).Options, options)
 
@@ -239,6 +247,40 @@ def test_committed_results_are_whole(path: Path) -> None:
             assert None not in matrix[-1]
     if scenario in PAPER:
         assert all(len(cells) == len(tasks) for cells in PAPER[scenario].values())
+
+
+@pytest.mark.parametrize("scenario", ["pairwise-mnist", "fashion-mnist", "svhn-cifar100", "split-cifar100", "mixed"])
+def test_our_own_tables_hold_what_hrn_is_made_for(scenario: str) -> None:
+    content = json.loads((ROOT / "results" / f"{scenario}.json").read_text())
+    learners = content["learners"]
+    hrn, vc, ends = learners["hrn"], learners["vc"], {}
+    for name, entry in learners.items():
+        ends[name] = np.mean([metrics.final(matrix) for matrix in entry["accuracy"]])
+    assert all(metrics.forgetting(matrix) == 0 for matrix in hrn["accuracy"])
+    tasks = np.mean([metrics.at_the_end(matrix) for matrix in hrn["accuracy"]], 0)
+    if scenario == "fashion-mnist":
+        assert tasks[0] >= 90
+        assert tasks[1] >= 99.2
+    elif scenario == "svhn-cifar100":
+        assert tasks[0] >= 89
+        assert tasks[1:].mean() >= 78
+    else:
+        assert tasks.mean() >= {"pairwise-mnist": 99.8, "split-cifar100": 79, "mixed": 80}[scenario]
+    for row in lead_rows(content)[1]:
+        other, lowest = row[0], float(row[2].split(" to ")[0])
+        if other not in ("separate", "joint"):
+            assert lowest > 0 or min(ends["hrn"], ends[other]) > 99.8, row
+    free = {name: np.mean([found["all_classes"] for found in entry["task_free"]]) for name, entry in learners.items()}
+    assert max(free, key=lambda name: free[name]) == "hrn"
+    if scenario in ("svhn-cifar100", "mixed"):
+        assert np.mean([found["dataset"] for found in hrn["task_free"]]) > 95
+    count = [np.mean([sum(each.values()) for each in entry["parameters"]]) for entry in (hrn, vc)]
+    assert count[0] / count[1] < 1.3 or len(tasks) < 10
+    encoder = vc["parameters"][0]["encoder"]
+    for decisions in hrn["decisions"]:
+        assert sum(made["bytes_added"] for made in decisions) < 2 * 4 * encoder * len(tasks), (
+            "a Fisher and a copy a task"
+        )
 
 
 def test_pages_say_what_the_result_files_say() -> None:

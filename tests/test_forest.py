@@ -6,6 +6,7 @@ import copy
 import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from hashroute import Scenario, Task, UnitSpec, create_learner, load_learner, lo
 from hashroute.data import DATASETS, Split, dataset_status
 from hashroute.forest import Forest, _pool
 from hashroute.learners.hrn import HRN, Decision, HRNOptions
-from hashroute.memory import Memories, _cosines, edges
+from hashroute.memory import IMAGES_A_DIRECTION, Memories, _cosines, edges
 from hashroute.settings import Settings, settings_for
 
 SPECS = (UnitSpec(4, 3, 1, 1, norm_groups=2, max_pool=2), UnitSpec(8, 3, 1, 1, norm_groups=2, max_pool=2))
@@ -51,15 +52,16 @@ def learner(**options: Any) -> Any:
 
 
 @hypothesis_settings(max_examples=25, deadline=None)
-@given(st.integers(5, 30), st.integers(1, 4), st.integers(8, 60), st.integers(0, 2**16))
-def test_a_memory_equals_a_direct_computation_in_float64(size: int, count: int, seen: int, seed: int) -> None:
+@given(st.integers(5, 30), st.integers(1, 4), st.integers(8, 130), st.integers(0, 2**16))
+def test_a_memory_equals_a_direct_computation_in_float64(size: int, room: int, seen: int, seed: int) -> None:
+    count = min(room, max(1, seen // IMAGES_A_DIRECTION))
     generator = torch.Generator().manual_seed(seed)
 
     def some(n: int) -> Tensor:
         spread = torch.linspace(0.2, 2, size, dtype=torch.float64)
         return torch.randn(n, size, generator=generator, dtype=torch.float64) * spread
 
-    memories = Memories(size, count).double()
+    memories = Memories(size, room).double()
     data, others = [some(seen) + shift for shift in (0.0, 0.5)], some(7)
     for part in data:
         memories.write(part, part)
@@ -94,24 +96,47 @@ def test_own_data_is_familiar_and_other_data_is_not() -> None:
 
 
 @hypothesis_settings(max_examples=25, deadline=None)
-@given(st.integers(5, 30), st.integers(1, 4), st.integers(20, 60), st.integers(0, 2**16))
-def test_a_divergence_equals_that_of_two_gaussians(size: int, count: int, seen: int, seed: int) -> None:
+@given(st.integers(5, 30), st.integers(1, 4), st.integers(20, 130), st.integers(0, 2**16))
+def test_a_divergence_equals_that_of_two_gaussians(size: int, room: int, seen: int, seed: int) -> None:
+    count = min(room, max(1, seen // IMAGES_A_DIRECTION))
     generator = torch.Generator().manual_seed(seed)
     spread = torch.linspace(0.2, 2, size, dtype=torch.float64)
     data, batch = (torch.randn(seen, size, generator=generator, dtype=torch.float64) * spread for _ in range(2))
     batch = 0.7 * batch + 0.3
-    memories = Memories(size, count).double()
+    memories = Memories(size, room).double()
     memories.write(data, data)
-    kept, outside = memories.directions[0], torch.eye(size) - memories.directions[0].T @ memories.directions[0]
+    assert not memories.directions[0, count:].any()
+    kept = memories.directions[0, :count]
+    outside = torch.eye(size) - kept.T @ kept
 
     def gaussian(mean: Tensor, along: Tensor, rest: Tensor) -> torch.distributions.MultivariateNormal:
         return torch.distributions.MultivariateNormal(mean, kept.T @ torch.diag(along) @ kept + rest * outside)
 
-    remembered = gaussian(memories.means[0], memories.variances[0], memories.rests[0])
+    remembered = gaussian(memories.means[0], memories.variances[0, :count], memories.rests[0])
     across = (outside @ torch.cov(batch.T)).trace()
     found = gaussian(batch.mean(0), (batch @ kept.T).var(0), across / (size - count))
     expected = torch.distributions.kl_divergence(found, remembered) - 0.5 * across / seen / memories.rests[0]
     torch.testing.assert_close(memories.divergence(batch)[0], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("few", [50, 100, 200])
+def test_a_memory_of_few_samples_knows_more_of_the_same_data(few: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.arange(1, 401).float().rsqrt()  # no two directions alike, none that stands out
+    data = torch.nn.functional.normalize(torch.randn(2 * few, 400, generator=generator) * spread)
+    other = torch.nn.functional.normalize(torch.randn(few, 400, generator=generator) * spread.flip(0))
+    memories = Memories(400, 24)
+    memories.write(data[:few], data[:few])
+    limit = HRNOptions().recognised * 400
+    assert memories.divergence(data[few:]) < limit
+    assert memories.divergence(other) > 2 * limit
+
+
+def test_data_that_never_varies_is_not_far_from_itself() -> None:
+    memories, same = Memories(20, 6), torch.ones(5, 20) / math.sqrt(20)
+    memories.write(same, same)
+    assert memories.divergence(same) < 1
+    assert memories.divergence(-same) > 1000
 
 
 def test_data_that_is_too_likely_is_other_data() -> None:
@@ -232,16 +257,27 @@ def test_maps_are_pooled_as_the_library_does(sides: tuple[int, int]) -> None:
 # ------------------------------------------------------------------------ the learner
 
 
-def test_nothing_is_forgotten_bit_for_bit() -> None:
+class Grower(HRN):
+    """Every fork stays."""
+
+    def _earned(self, task: Task, number: int, decision: Decision) -> bool:
+        super()._earned(task, number, decision)
+        return True
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nothing_is_forgotten_bit_for_bit(rank: int) -> None:
     tasks = digits(4).tasks
-    grower = learner(recognised=-9.0)
-    grower.learn(tasks[0])
-    grower.learn(tasks[1])
-    before = [grower.logits(task.test.images, task.name) for task in tasks[:2]]
-    for task in tasks[2:]:
+    torch.manual_seed(0)
+    grower = Grower((1, 8, 8), short(), HRNOptions(rank=rank))
+    before: list[Tensor] = []
+    for number, task in enumerate(tasks):
         grower.learn(task)
-    for task, said in zip(tasks, before, strict=False):
-        assert torch.equal(grower.logits(task.test.images, task.name), said)
+        before.append(grower.logits(task.test.images, number))
+        for earlier, said in enumerate(before):
+            assert torch.equal(grower.logits(tasks[earlier].test.images, earlier), said)
+    assert [decision["action"] for decision in grower.decisions] == ["fresh", "fork", "fork", "fork"]
+    assert grower.ways == [0, 1, 2, 3]
 
 
 def test_growth_is_earned_and_the_same_task_twice_adds_nothing() -> None:
@@ -410,6 +446,76 @@ def test_what_a_fork_must_gain(gained: int, lost: int, new: bool, known: bool) -
         assert decision.error == pytest.approx(100 * difference.std().item() / 10)
 
 
+def test_a_bound_admits_what_fits_and_nothing_more() -> None:
+    tasks, most = digits(4).tasks, 0
+    torch.manual_seed(0)
+    free = Grower((1, 8, 8), short())
+    for number, task in enumerate(tasks):
+        free.learn(task)
+        if number == 1:
+            most = sum(free.bytes_kept().values())
+    assert len(free.encoder) == 4
+    for bound in ({"max_units": 5}, {"max_bytes": most}):
+        torch.manual_seed(0)
+        grower = Grower((1, 8, 8), short(), HRNOptions(**bound))
+        for number, task in enumerate(tasks):
+            grower.learn(task)
+            if number == 1:
+                assert sum(grower.bytes_kept().values()) == most
+        assert [decision["action"] for decision in grower.decisions] == ["fresh", "fork", "reuse", "reuse"]
+        assert grower.encoder.weights(0) * 2 == sum(map(grower.encoder.weights, range(2))), "two paths, and no more"
+        assert len(grower.encoder) == 2
+
+
+def test_small_forks_fit_where_large_ones_do_not() -> None:
+    first, second, _ = digits(3).tasks
+    kept = {}
+    for rank in (0, 1):
+        grower = Grower((1, 8, 8), short(), HRNOptions(rank=rank))
+        grower.learn(first)
+        grower.learn(second)
+        kept[rank] = sum(grower.bytes_kept().values())
+        assert 4 * grower.encoder.fork_weights(rank) == 4 * grower.encoder.weights(1)
+    assert kept[1] < kept[0]
+    for rank, paths in ((0, 1), (1, 2)):
+        grower = Grower((1, 8, 8), short(), HRNOptions(rank=rank, max_bytes=kept[1]))
+        grower.learn(first)
+        grower.learn(second)
+        assert len(grower.encoder) == paths
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_units": 1}, "max_units of hrn is 1: expected at least 2, the units of one path"),
+        ({"rank": -1}, "rank of hrn is -1: expected at least 0"),
+        ({"looked_at": 0}, "looked_at of hrn is 0: expected at least 1"),
+    ],
+)
+def test_options_that_cannot_be_are_named(options: dict[str, int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        learner(**options)
+
+
+def test_a_model_is_not_saved_while_a_task_is_learned(tmp_path: Path) -> None:
+    task = digits(1).tasks[0]
+    grower = learner()
+    grower.begin(task)
+    with pytest.raises(ValueError, match="save it after finish"):
+        grower.save(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_unlike_everything_is_unfamiliar() -> None:
+    grower, scenario = learner(), digits(2)
+    for task in scenario.tasks:
+        grower.learn(task)
+    own = torch.cat([task.test.images for task in scenario.tasks])
+    assert grower.unfamiliar(own).double().mean() < 0.05
+    noise = torch.randint(256, own.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    assert grower.unfamiliar(noise).double().mean() > 0.9
+
+
 @pytest.mark.parametrize("bound", [{"max_units": 2}, {"max_bytes": 1}])
 def test_a_bound_on_growth_is_never_passed(bound: dict[str, int]) -> None:
     grower = learner(**bound)
@@ -444,23 +550,31 @@ def test_with_no_task_given_unlike_data_finds_its_own_task() -> None:
         assert known[1 - number] < -2
 
 
-@pytest.mark.parametrize("options", [{}, {"within": 0.0}, {"within": 9.0, "trust": 0.0}])
-def test_with_no_task_given_logits_and_likelihoods_are_added_up(options: dict[str, float]) -> None:
+@pytest.mark.parametrize("kinds", [[0, 1, 2], [0, 1, 0], [0, 0, 0]])
+@pytest.mark.parametrize("options", [{}, {"within": 0.0}, {"within": 9.0, "trust": 0.0, "trust_in_kinds": 0.0}])
+def test_with_no_task_given_logits_and_likelihoods_are_added_up(options: dict[str, float], kinds: list[int]) -> None:
     grower, scenario = learner(**options), digits(3)
-    for task in scenario.tasks:
+    for task, kind in zip(scenario.tasks, kinds, strict=True):
         grower.learn(task)
+        first = kinds.index(kind)
+        grower.decisions[-1]["looks_like"] = scenario.tasks[first].name if first < len(grower.tasks) - 1 else None
+    assert grower.kinds() == kinds
     images = torch.cat([task.test.images[:30] for task in scenario.tasks])
     answer = grower.predict(images)
-    likely = grower.memories.log_likelihood(grower._hashed(images))[:, grower.known_as]
+    likely = grower.memories.log_likelihood(grower._hashed(images))[:, grower.known_as] / grower.memory_hash.features
     asked = 0
     for row, image in enumerate(images):
+        nats = likely[row].tolist()
+        alike = [[nats[other] for other in range(3) if kinds[other] == kind] for kind in kinds]
+        usual = [fmean(each) for each in alike]
         scores = {}
         for task in range(3):
-            behind = (likely[row].max() - likely[row, task]).item() / grower.memory_hash.features
-            if behind <= grower.options.within:
+            inside, between = max(alike[task]) - nats[task], max(usual) - usual[task]
+            if max(inside, between) <= grower.options.within:
                 logits = grower.logits(image[None], task)[0]
                 best, *others = logits.sort(descending=True).values.tolist()
-                scores[task] = best - sum(others) / len(others) - grower.options.trust * behind
+                behind = grower.options.trust * inside + grower.options.trust_in_kinds * between
+                scores[task] = best - sum(others) / len(others) - behind
         asked += len(scores)
         found = int(answer.tasks[row])
         assert scores[found] >= max(scores.values()) - 1e-4
@@ -468,6 +582,19 @@ def test_with_no_task_given_logits_and_likelihoods_are_added_up(options: dict[st
     assert len(images) <= asked <= 3 * len(images)
     assert (asked == len(images)) == (options.get("within") == 0)
     assert (asked == 3 * len(images)) == (options.get("within") == 9)
+
+
+def test_data_taken_for_other_data_is_of_its_kind() -> None:
+    task = digits(1).tasks[0]
+    grower = learner()
+    for name, images in ((task.name, task.train.images), ("negative", 255 - task.train.images), ("again", None)):
+        seen = (
+            replace(task, name=name)
+            if images is None
+            else replace(task, name=name, train=Split(images, task.train.labels))
+        )
+        grower.learn(seen)
+    assert grower.kinds() == [0, 1, 0]
 
 
 def test_the_first_task_can_be_asked_for_while_it_is_learned() -> None:
@@ -512,7 +639,7 @@ def test_a_memory_weighs_no_more_than_the_units_of_its_path() -> None:
     for shape, settings in (((1, 8, 8), short()), ((3, 32, 32), settings_for("", (3, 32, 32)))):
         grower: Any = create_learner("hrn", shape, settings)
         units = sum(weight.numel() for weight in grower.encoder.new_units().parameters())
-        assert 0 < grower._memory_bytes() <= 4 * units
+        assert 0 < grower.memories.bytes_each <= 4 * units
 
 
 def test_it_learns_one_task_after_the_other() -> None:

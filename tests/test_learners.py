@@ -502,6 +502,10 @@ def test_a_class_that_comes_again_is_the_same_class_with_no_task_given() -> None
     other = replace(again, dataset="elsewhere")
     found = task_free_accuracy(learner, [(task, task.test), (other, other.test)])
     assert 40 < found["dataset"] < 60  # both heads see the same images: each is right half of the time
+    few = Split(other.test.images[:1], other.test.labels[:1])
+    found = task_free_accuracy(learner, [(task, task.test), (other, few)])
+    taken = (learner.predict(task.test.images).tasks == 0).sum() + (learner.predict(few.images).tasks == 1).sum()
+    assert found["dataset"] == pytest.approx(100 * taken.item() / (len(task.test) + 1)), "of all images"
 
 
 def test_validation_runs_never_look_at_test_images() -> None:

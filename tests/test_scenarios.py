@@ -126,7 +126,7 @@ def test_ones_own_tensors_and_datasets() -> None:
     assert scenario.image_shape == (3, 6, 6)
     assert torch.equal(tasks[0].train.images, tasks[1].train.images)
     assert torch.equal(tasks[0].train.images, tasks[2].train.images)
-    assert tasks[0].class_names == ("0", "1", "2", "3")
+    assert tasks[0].class_names == ("tensors: 0", "tensors: 1", "tensors: 2", "tensors: 3")
     assert (len(tasks[0].train), len(tasks[0].validation), len(tasks[0].test)) == (36, 4, 8)
 
 

@@ -413,7 +413,7 @@ class Learner(nn.Module):
         )
 
     def _parts(self, images: Tensor) -> Iterator[Tensor]:
-        if images.dim() != 4 or images.shape[1] != self.image_shape[0] or len(images) == 0:
+        if images.dim() != 4 or images.shape[1:] != self.image_shape or len(images) == 0:
             raise ValueError(
                 f"images are of shape {tuple(images.shape)}: expected (number, {', '.join(map(str, self.image_shape))})"
             )
@@ -476,6 +476,8 @@ class Learner(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write learner.json and model.safetensors into a folder; each is whole or not there."""
+        if self.course is not None:
+            raise ValueError(f"{self.name} is learning a task: save it after finish(task)")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.detach().contiguous().clone() for name, tensor in self.state().items()}
@@ -496,7 +498,7 @@ class Learner(nn.Module):
 
     def resume_course(self, state: dict[str, Any], tasks: Sequence[Task]) -> None:
         """Go on with the training that `course_state` described; tasks are those that were being learned."""
-        self.scratch = state["scratch"]
+        self.scratch = {name: tensor.to(self.device) for name, tensor in state["scratch"].items()}
         self._start(state["tasks"], tasks)
         course = self._course
         course.epoch = state["epoch"]

@@ -17,6 +17,9 @@ from hashroute.learners.base import Familiar, Learner, count_weights, evenly, re
 from hashroute.memory import Memories, edges
 from hashroute.scenarios import Task
 
+UNFAMILIAR = 5.0
+"""An image is unfamiliar if it is less likely than usual by so many deviations, for all data that is remembered."""
+
 
 @dataclass(frozen=True)
 class HRNOptions:
@@ -32,17 +35,25 @@ class HRNOptions:
     """Training images, labels unseen, that are compared with every memory before a task is learned."""
     recognised: float = 0.02
     """Data is taken for remembered data that is no more nats away than this, for each number of a hash vector."""
-    directions: int = 16
+    directions: int = 24
     """m, principal directions of a memory."""
     memory_features: int = 1000
     """Length of the hash vectors of memories; less where a memory would weigh more than a path of full rank."""
     remembered: int = 2000
     """Training images that a memory is made of, at most."""
     within: float = 0.1
-    """With no task given, tasks are asked whose data makes an image at most this many nats less likely than the best
-    one's, for each number of a hash vector."""
-    trust: float = 40.0
-    """How much a nat, for each number of a hash vector, counts beside a logit when no task is given."""
+    """With no task given, tasks are asked whose kind of data makes an image at most this many nats less likely than
+    the best one does, and whose own data does so than the best of its kind, for each number of a hash vector."""
+    trust: float = 60.0
+    """How much a nat between tasks of one kind, for each number of a hash vector, counts beside a logit."""
+    trust_in_kinds: float = 120.0
+    """The same of a nat between kinds of data."""
+
+    def __post_init__(self) -> None:
+        least = {"rank": 0, "looked_at": 1, "directions": 1, "memory_features": 2, "remembered": 1, "within": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name} of hrn is {getattr(self, name)}: expected at least {bound}")
 
 
 @dataclass
@@ -108,6 +119,9 @@ class HRN(Learner):
         if min(self.image_shape[1:]) < 3:
             size = " x ".join(map(str, self.image_shape[1:]))
             raise ValueError(f"{self.name} was given images of {size} pixels: expected at least 3 x 3")
+        most, levels = self.options.max_units, len(self.settings.encoder)
+        if most is not None and most < levels:
+            raise ValueError(f"max_units of {self.name} is {most}: expected at least {levels}, the units of one path")
         self.ways: list[int] = []
         """The path of each task."""
         self.known_as: list[int] = []
@@ -200,14 +214,9 @@ class HRN(Learner):
     def _at_bound(self) -> bool:
         """Whether another path would be too many."""
         options, levels = self.options, len(self.settings.encoder)
-        more = 4 * self.encoder.weights(0) + self._memory_bytes()
+        more = 4 * self.encoder.fork_weights(options.rank) + self.memories.bytes_each
         units = options.max_units is not None and levels * (len(self.encoder) + 1) > options.max_units
         return units or (options.max_bytes is not None and sum(self.bytes_kept().values()) + more > options.max_bytes)
-
-    def _memory_bytes(self) -> int:
-        """What one memory weighs."""
-        size, count = self.memory_hash.features, self.options.directions
-        return int(4 * (size * (count + 1) + count + 3))
 
     def _try_reuse(self, task: Task, number: int, paths: Iterable[int], decision: Decision) -> int:
         """Train a head on each path's features as they are; returns the path where it does best.
@@ -226,9 +235,10 @@ class HRN(Learner):
                 torch.manual_seed((self.seed * 1000 + number) % 2**63)
                 self._train_head(head, seen, task.train.labels.to(self.device), self.settings.epochs_of(number))
             with torch.no_grad():
-                right = (head(held).argmax(1).cpu() == task.validation.labels).double()
-            if right.mean().item() > best:
-                best, self.heads[number] = right.mean().item(), head
+                right = head(held).argmax(1).cpu() == task.validation.labels
+            share = right.double().mean().item()
+            if share > best:
+                best, self.heads[number] = share, head
                 self.scratch = {"path": torch.tensor(path), "right": right}
                 self.scratch |= {f"head.{name}": weight.clone() for name, weight in head.state_dict().items()}
         decision.reused = 100 * best
@@ -274,7 +284,7 @@ class HRN(Learner):
             self.known_as.append(len(self.memories))
             splits = (_spread(split.images, self.options.remembered) for split in (task.train, task.validation))
             self.memories.write(*map(self._hashed, splits))
-            decision.bytes_added += self._memory_bytes()
+            decision.bytes_added += self.memories.bytes_each
         decision.say()
         self.decisions[-1] = asdict(decision)
 
@@ -284,12 +294,12 @@ class HRN(Learner):
         For classes known there it must be ahead by more than two standard errors. Else it must not be behind by one:
         what it has learned will help the next task, too, and no validation image of this one shows that.
         """
-        right = (self.predict(task.validation.images, number).cpu() == task.validation.labels).double()
-        difference = right - self.scratch["right"].cpu()
-        decision.forked = 100 * right.mean().item()
+        right = self.predict(task.validation.images, number).cpu() == task.validation.labels
+        difference = right.double() - self.scratch["right"].cpu().double()
+        decision.forked = 100 * right.double().mean().item()
         error = difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else 0.0
         decision.error = 100 * error
-        return difference.mean().item() > (2 * error if decision.known else -error)
+        return difference.mean().item() > (2 * error if decision.known else -error) + 1e-9  # not by rounding alone
 
     # ---------------------------------------------------------------- what it remembers of data
 
@@ -299,25 +309,50 @@ class HRN(Learner):
         parts = (edges(part.to(self.device).to(self._place.dtype)) for part in self._parts(images))
         return torch.cat([self.memory_hash.normalised(part) for part in parts])
 
+    def _likely(self, images: Tensor) -> Tensor:
+        """(n, memories) how likely remembered data makes each image."""
+        return torch.cat([self.memories.log_likelihood(self._hashed(part)) for part in self._parts(images)])
+
     def familiarity(self, images: Tensor) -> Tensor:
         """(n, memories) how likely images are beside what is usual for remembered data, in deviations."""
         usual = self.memories.usual
-        likely = self.memories.log_likelihood(self._hashed(images))
-        return (likely - usual[:, 0]) / usual[:, 1].clamp_min(1e-6)
+        return (self._likely(images) - usual[:, 0]) / usual[:, 1].clamp_min(1e-6)
+
+    def unfamiliar(self, images: Tensor) -> Tensor:
+        """(n,) which images are unlike all data that is remembered."""
+        unlike: Tensor = self.familiarity(images).amax(1) < -UNFAMILIAR
+        return unlike
 
     def known_by(self, images: Tensor, task: int) -> Familiar:  # noqa: ARG002
         """The familiarity of images to every memory."""
         return Familiar("memories", self.familiarity(images))
 
+    def kinds(self) -> list[int]:
+        """The kind of each task's data: that of the task it was taken for, or a new one."""
+        found: list[int] = []
+        for decision in self.decisions:
+            like = decision["looks_like"]
+            found.append(len(set(found)) if like is None else found[self.task_number(like)])
+        return found
+
     def prior(self, images: Tensor) -> Tensor:
-        """By how much the data of each task makes an image less likely than the data that makes it most likely."""
+        """By how much the data of each task makes an image less likely than the data that makes it most likely.
+
+        First its kind, by the mean over all tasks of that kind, since the best of many would be likelier than the only
+        one of another kind; then the task within it.
+        """
         if not len(self.memories):  # the first task is being learned
             return super().prior(images)
-        likely = self.memories.log_likelihood(self._hashed(images)) / self.memory_hash.features
-        behind = likely - likely.max(1, keepdim=True).values
-        prior = (self.options.trust * behind).masked_fill(behind < -self.options.within, -torch.inf)
+        likely = self._likely(images)[:, self.known_as] / self.memory_hash.features
+        kinds = torch.tensor(self.kinds()[: len(self.known_as)], device=likely.device)
+        member = F.one_hot(kinds).to(likely)  # (tasks, kinds)
+        usual = likely @ (member / member.sum(0))
+        best = torch.stack([likely[:, kind > 0].amax(1) for kind in member.T], 1)
+        between, inside = (usual - usual.amax(1, keepdim=True))[:, kinds], likely - best[:, kinds]
+        prior = self.options.trust_in_kinds * between + self.options.trust * inside
+        prior = prior.masked_fill(torch.minimum(between, inside) < -self.options.within, -torch.inf)
         learning = len(self.tasks) - len(self.known_as)  # a task that is being learned has no memory yet
-        return F.pad(prior[:, self.known_as], (0, learning), value=-torch.inf)
+        return F.pad(prior, (0, learning), value=-torch.inf)
 
     def paths(self, images: Tensor, task: int) -> Tensor:
         """(n, levels) units of the task's path: all its images go one way."""

@@ -82,10 +82,11 @@ class Task:
     ) -> Task:
         """A task from tensors or from Datasets of (image, label); a fixed tenth of train becomes validation.
 
-        Images are uint8, or floating point from 0 to 1.
+        Images are uint8, or floating point from 0 to 1. Tasks whose classes have the same names have the same classes:
+        classes without names get some that no other task has.
         """
         kept, held = hold_out(whole := _as_split(train, name), name)
-        names = class_names or [str(label) for label in range(int(whole.labels.max()) + 1)]
+        names = class_names or [f"{name}: {label}" for label in range(int(whole.labels.max()) + 1)]
         return cls(name, kept, held, _as_split(test, name), tuple(names), frozenset(augmentations))
 
     def part(self, fraction: float) -> Task:
