@@ -38,6 +38,8 @@ def block(kind: str, name: str) -> str:
         return markdown(*task_rows(content))
     if kind == "lead":
         return markdown(*lead_rows(content))
+    if kind == "plasticity":
+        return markdown(*lead_rows(content, when="right_after"))
     if kind == "ablation":
         return markdown(*ablation_rows(content)) + "\n" + made_with(content, name)
     if kind == "distances":

@@ -63,7 +63,7 @@ def unpack(text: str) -> NDArray[np.bool_]:
 def ahead(
     ours: Sequence[Sequence[str]], theirs: Sequence[Sequence[str]], draws: int = 2000, seed: int = 0
 ) -> tuple[float, float, float]:
-    """How far we are ahead in final accuracy, mean over tasks, and the 95 % interval of a paired bootstrap.
+    """How far we are ahead in accuracy, mean over tasks, and the 95 % interval of a paired bootstrap.
 
     ours, theirs: for each seed that both have, what `pack` gave of each task. Seeds and test images are drawn anew, the
     same for both.

@@ -24,7 +24,7 @@ from hashroute.scenarios import Scenario, Task
 from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
 from hashroute.storage import remove_unfinished, replace_file, write_json
 
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
 
 
 @dataclass
@@ -43,6 +43,8 @@ class Outcome:
     """With no task given: answers of the right class among all, and samples taken for the right data set."""
     right: list[str] = field(default_factory=list)
     """Which test images of each task were answered right at the end, with the task given: see `metrics.pack`."""
+    right_after: list[str] = field(default_factory=list)
+    """The same, when the task had just been learned."""
     decisions: list[Any] = field(default_factory=list)
     """What the learner decided, task by task."""
     routing: list[dict[str, Any]] = field(default_factory=list)
@@ -250,11 +252,13 @@ class _Run:
             self.outcome.accuracy.append([None] * len(tasks))
         self.outcome.accuracy.append(row + [None] * (len(tasks) - known))
         record["accuracy"] = self.outcome.accuracy[-1]
+        packed = [metrics.pack(each.numpy()) for each in right]
+        self.outcome.right_after += packed[len(self.outcome.right_after) :]
         paths = [learner.paths(self._images(task).images, n) for n, task in enumerate(tasks[:known])]
         if paths[0] is not None:
             self._routing(record, [each.cpu() for each in paths if each is not None])
         if known == len(tasks):
-            self.outcome.right = [metrics.pack(each.numpy()) for each in right]
+            self.outcome.right = packed
             self.outcome.parameters = learner.parameter_counts()
             self.outcome.bytes_kept = learner.bytes_kept()
             self.outcome.task_free = task_free_accuracy(learner, self.evaluated())

@@ -78,6 +78,11 @@ def test_a_lead_is_counted_over_the_seeds_that_both_have() -> None:
     assert [(row[0], row[1], row[3]) for row in rows] == [("vc", "+50.00", "1")], "joint says nothing of its answers"
     low, high = map(float, rows[0][2].split(" to "))
     assert 40 < low < 50 < high < 60
+    for name in ("vc", "separate", "joint"):
+        entry = found["learners"][name]
+        entry["right_after"] = [[metrics.pack(all_right)] * 2] * len(entry["seeds"])
+    _, rows = lead_rows(found, "separate", "right_after")
+    assert [row[:2] for row in rows] == [["vc", "+0.00"]], "joint was never asked after a task"
 
 
 def test_the_help_names_every_scenario_and_learner(capsys: pytest.CaptureFixture[str]) -> None:

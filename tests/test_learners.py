@@ -21,7 +21,17 @@ from test_scenarios import NEEDS
 from torch import Tensor
 from torch.func import functional_call
 
-from hashroute import Learner, Scenario, Task, create_learner, load_learner, load_scenario, register_learner, run
+from hashroute import (
+    Learner,
+    Scenario,
+    Task,
+    create_learner,
+    load_learner,
+    load_scenario,
+    metrics,
+    register_learner,
+    run,
+)
 from hashroute.data import Split, dataset_status
 from hashroute.learners import LEARNERS
 from hashroute.learners.base import LearnedTask, augment
@@ -85,7 +95,13 @@ def check_promises(scenario: Scenario, name: str, settings: Any, folder: Path) -
     assert outcome.images == sum(
         learner.settings.epochs_of(number) * len(task.train) for number, task in enumerate(scenario.tasks)
     )
-    assert 0 <= outcome.task_free["all_classes"] <= outcome.task_free["dataset"] <= 100
+    assert set(outcome.task_free) == {"all_classes", "dataset"}
+    assert all(0 <= share <= 100 for share in outcome.task_free.values())
+    at_once = outcome.accuracy[0][0] is None
+    for number, (right, right_after) in enumerate(zip(outcome.right, outcome.right_after, strict=True)):
+        assert 100 * metrics.unpack(right).mean() == pytest.approx(outcome.accuracy[-1][number])
+        first = outcome.accuracy[-1 if at_once else number][number]
+        assert 100 * metrics.unpack(right_after).mean() == pytest.approx(first)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

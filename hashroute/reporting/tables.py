@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 
@@ -80,13 +80,18 @@ def _intransigence(entry: dict[str, Any], separate: dict[str, Any] | None) -> st
     return spread([metrics.intransigence(ours, other) for ours, other in pairs]) if pairs else ""
 
 
-def lead_rows(content: dict[str, Any], who: str = "hrn") -> tuple[list[str], list[list[str]]]:
-    """Headers, and a row for each other learner: how far one is ahead of it in final accuracy, with the interval."""
+def lead_rows(
+    content: dict[str, Any], who: str = "hrn", when: Literal["right", "right_after"] = "right"
+) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a row for each other learner: how far one is ahead of it in accuracy, with the interval.
+
+    when: at the end, or when each task had just been learned, which tasks learned at once never had.
+    """
     headers = [f"{who} against", "ahead by", "95 % interval", "seeds"]
-    ours = _answers(content["learners"].get(who, {}))
+    ours = _answers(content["learners"].get(who, {}), when)
     rows = []
     for name, entry in content["learners"].items():
-        theirs = _answers(entry)
+        theirs = _answers(entry, when) if when == "right" or continual(entry) else {}
         seeds = sorted(ours.keys() & theirs.keys())
         if name != who and seeds:
             mean, low, high = metrics.ahead([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
@@ -94,9 +99,9 @@ def lead_rows(content: dict[str, Any], who: str = "hrn") -> tuple[list[str], lis
     return headers, rows
 
 
-def _answers(entry: dict[str, Any]) -> dict[int, list[str]]:
+def _answers(entry: dict[str, Any], when: str) -> dict[int, list[str]]:
     """By seed, which test images were answered right; older files do not say so."""
-    pairs = zip(entry["seeds"], entry["right"], strict=True) if "right" in entry else ()
+    pairs = zip(entry["seeds"], entry[when], strict=True) if when in entry else ()
     return {seed: right for seed, right in pairs if right is not None}
 
 
