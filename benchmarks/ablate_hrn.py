@@ -86,13 +86,13 @@ class LastLevel(HRN):
         return lower
 
 
-class NewHead(HRN):
-    """A fork starts with a head that knows nothing."""
+class TrainedHead(HRN):
+    """A fork starts with the head that was trained on its parent."""
 
     def look(self, tasks: Sequence[Task], first: int) -> None:
-        head = copy.deepcopy(self.heads[first])
         super().look(tasks, first)
-        self.heads[first] = head
+        if self.scratch:
+            self.heads[first].load_state_dict(self.tried_head())
 
 
 class Strict(HRN):
@@ -205,7 +205,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "fork of rank 4": (HRN, {"rank": 4}),
         "fork of rank 16": (HRN, {"rank": 16}),
         "fork of rank 64": (HRN, {"rank": 64}),
-        "fork with a new head": (NewHead, {}),
+        "fork with the head trained on its parent": (TrainedHead, {}),
         "a fork must gain two standard errors": (Strict, {}),
         "residues in place of hashes": (Residues, {}),
         "features: all levels count alike": (Alike, {}),

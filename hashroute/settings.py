@@ -93,8 +93,8 @@ PUBLISHED = {
     "fashion-mnist": Settings(
         epochs=(20, 10),
         batch_size=32,
-        encoder=(UnitSpec(32, 5, 3, 2), UnitSpec(64, 2, 3)),
-        pool=2,
+        encoder=(UnitSpec(32, 5, 2, 2, max_pool=2), UnitSpec(32, 3, 1, 1)),
+        pool=3,
         features=300,
         head=SMALL_HEAD,
         scaling="data set",

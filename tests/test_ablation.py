@@ -57,12 +57,13 @@ def test_which_units_are_trained(ablation: Any, monkeypatch: pytest.MonkeyPatch)
     assert (fresh.encoder.parents, fresh.ways) == ([None] * 3, [0, 1, 2])
 
 
-def test_a_fork_can_start_with_a_new_head(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = learned(ablation.NewHead, monkeypatch, 1)
-    learner.begin(load_scenario("digits").tasks[1])
-    tried = {name: learner.scratch[f"head.{name}"] for name in learner.heads[1].state_dict()}
-    assert learner.encoder.parents == [None, 0]
-    assert all(not torch.equal(weight, tried[name]) for name, weight in learner.heads[1].state_dict().items())
+def test_a_fork_can_start_with_the_head_trained_on_its_parent(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, same in ((HRN, False), (ablation.TrainedHead, True)):
+        learner = learned(kind, monkeypatch, 1)
+        learner.begin(load_scenario("digits").tasks[1])
+        assert learner.encoder.parents == [None, 0]
+        for name, weight in learner.heads[1].state_dict().items():
+            assert torch.equal(weight, learner.scratch[f"head.{name}"]) == same
 
 
 def test_which_features_are_used(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:

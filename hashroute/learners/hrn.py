@@ -105,7 +105,7 @@ class HRN(Learner):
 
     A task's data is looked at, and compared with what is remembered. A head is trained on the frozen units of the most
     recent path, of the most recent one of such data, and of the one of the same data and classes, if these are others.
-    Where it does best, the first of them at a tie, these units are forked and trained together with that head. The
+    Where it does best, the first of them at a tie, these units are forked and trained together with a new head. The
     fork stays, frozen for good, unless it is behind by a standard error on validation images, or no different; for
     classes that a head knows already, if it is ahead by more than two.
     """
@@ -174,13 +174,14 @@ class HRN(Learner):
             decision.looks_like = self.tasks[nearest].name if near else None
             if self._at_bound():
                 parent, decision.why = familiar, "the most familiar units, at the bound on growth"
-                self._start_like(self.heads[first], task, parent)
-                self.ways.append(parent)
+                path = parent
             else:
                 candidates = self.candidates(familiar, {self.ways[number] for number in near}, decision.known)
                 parent = self._try_reuse(task, first, candidates, decision)
                 decision.why = candidates[parent] + (", where a head does best" if len(candidates) > 1 else "")
-                self.ways.append(self.encoder.grow(parent, self.options.rank))
+                path = self.encoder.grow(parent, self.options.rank)
+            self._start_like(self.heads[first], task, parent)
+            self.ways.append(path)
             decision.parent = self._owner(parent)
         self.decisions.append(asdict(decision))
         self.to(self.device)
@@ -221,15 +222,15 @@ class HRN(Learner):
     def _try_reuse(self, task: Task, number: int, paths: Iterable[int], decision: Decision) -> int:
         """Train a head on each path's features as they are; returns the path where it does best.
 
-        What it can do there is kept until the task's end. The head becomes the task's: a fork that starts with one of
-        random weights first forgets.
+        What it can do there is kept until the task's end. A fork does not start with it: a head that knows these images
+        by heart already leaves the units little to learn from them.
         """
-        best, new = -1.0, self.heads[number]
+        best = -1.0
         for path in paths:
             self.ways.append(path)
             seen, held = (self.encode(split.images, number) for split in (task.train, task.validation))
             self.ways.pop()
-            head = copy.deepcopy(new)
+            head = copy.deepcopy(self.heads[number])
             self._start_like(head, task, path)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed((self.seed * 1000 + number) % 2**63)
@@ -238,11 +239,14 @@ class HRN(Learner):
                 right = head(held).argmax(1).cpu() == task.validation.labels
             share = right.double().mean().item()
             if share > best:
-                best, self.heads[number] = share, head
-                self.scratch = {"path": torch.tensor(path), "right": right}
-                self.scratch |= {f"head.{name}": weight.clone() for name, weight in head.state_dict().items()}
+                best, self.scratch = share, {"path": torch.tensor(path), "right": right}
+                self.scratch |= {f"head.{name}": weight for name, weight in head.state_dict().items()}
         decision.reused = 100 * best
         return int(self.scratch["path"])
+
+    def tried_head(self) -> dict[str, Tensor]:
+        """The state of the head that did best on units as they are, while a task is being learned."""
+        return {name.removeprefix("head."): kept for name, kept in self.scratch.items() if name.startswith("head.")}
 
     def _train_head(self, head: nn.Module, features: Tensor, labels: Tensor, epochs: int) -> None:
         """Train a head on recorded features, as long as any other."""
@@ -275,8 +279,7 @@ class HRN(Learner):
             self.encoder.drop_last()
             self.ways[first] = int(self.scratch["path"])
             decision.parent = self._owner(self.ways[first])
-            head = {name.removeprefix("head."): w for name, w in self.scratch.items() if name.startswith("head.")}
-            self.heads[first].load_state_dict(head)
+            self.heads[first].load_state_dict(self.tried_head())
             decision.why = "units of its own gain too little"
         if decision.known and decision.action == "reuse":
             self.known_as.append(self.known_as[self.task_number(str(decision.looks_like))])
