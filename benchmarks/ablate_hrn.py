@@ -42,6 +42,7 @@ class Shared(HRN):
             super().look(tasks, first)
             return
         self.ways.append(0)
+        self.kinds.append(0)
         self.decisions.append({**self.decisions[0], "task": tasks[0].name})
         self.encoder.paths[0].requires_grad_(True)
 

@@ -56,8 +56,7 @@ def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]
         for inside, between in TRUST:
             learner.options = replace(learner.options, trust=inside, trust_in_kinds=between)
             rules[f"and {inside} nats, {between} between kinds"] = above + learner.prior(images)
-        learner.decisions = [{**decision, "looks_like": learner.tasks[0].name} for decision in learner.decisions]
-        learner.decisions[0]["looks_like"] = None
+        learner.kinds = [0] * len(learner.tasks)
         for trust in (40, 60):
             learner.options = replace(learner.options, trust=trust)
             rules[f"and {trust} nats, all of one kind"] = above + learner.prior(images)

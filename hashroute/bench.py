@@ -304,6 +304,11 @@ class Results:
                     "give the same, choose another --results folder, or move it away"
                 )
         for name, entry in content["learners"].items():
+            if name in self._bench.learners and entry.get("version", 1) != find_learner(name).version:
+                raise ValueError(
+                    f"{self.path} holds {name} of version {entry.get('version', 1)}, this is {find_learner(name).version}, "
+                    "with other numbers: choose another --results folder, or move it away"
+                )
             if name in self._bench.learners and entry["options"] != self._options(name):
                 raise ValueError(
                     f"{self.path} holds {name} with other options{_difference(entry['options'], self._options(name))}: "
@@ -323,7 +328,8 @@ class Results:
         """Add a run, seeds in order; what others have added meanwhile stays."""
         with self._lock():
             self.content = self._read()
-            entry = self.content["learners"].setdefault(learner, {"seeds": [], "options": self._options(learner)})
+            fresh = {"seeds": [], "version": find_learner(learner).version, "options": self._options(learner)}
+            entry = self.content["learners"].setdefault(learner, fresh)
             if seed not in entry["seeds"]:
                 insert_seed(entry, seed, outcome)
             order = {name: number for number, name in enumerate(LEARNERS)}

@@ -100,11 +100,12 @@ class Memories(nn.Module):
         because a Gaussian flatters the samples that it was made of.
         """
         room, data = self.directions.shape[1], seen.cpu().double()  # not every device has float64
-        count = min(room, max(1, len(data) // IMAGES_A_DIRECTION))
+        features, count = data.shape[1], min(room, len(data) // IMAGES_A_DIRECTION)
         mean = data.mean(0)
         values, vectors = _principal(data - mean, count)
-        rest = (data.var(0, correction=min(1, len(data) - 1)).sum() - values.sum()) / (data.shape[1] - count)
-        rest = rest.clamp_min(LEAST_VARIANCE)
+        rest = torch.tensor(1 / features, dtype=data.dtype)  # one sample does not show how they vary: as if at random
+        if len(data) > 1:
+            rest = ((data.var(0).sum() - values.sum()) / (features - count)).clamp_min(LEAST_VARIANCE)
         new = {
             "means": mean,
             "directions": pad(vectors, (0, 0, 0, room - count)),
@@ -117,7 +118,8 @@ class Memories(nn.Module):
             self._buffers[name] = torch.cat([buffer, value.to(buffer)[None]])
         own = self.log_likelihood(held_out)[:, -1]
         self.usual[-1, 0] = own.mean()
-        self.usual[-1, 1] = own.std() if len(own) > 1 else 1.0
+        spread = own.std().item() if len(own) > 1 else 0.0
+        self.usual[-1, 1] = max(spread, math.sqrt(features / 2))  # few samples say too little: a Gaussian's is as much
 
     @torch.no_grad()
     def log_likelihood(self, hashed: Tensor) -> Tensor:
@@ -153,7 +155,8 @@ class Memories(nn.Module):
         table = torch.cat([self.directions.flatten(0, 1), self.means])  # all that h is multiplied with
         products = hashed @ table.T
         along = (
-            products[:, : several * count].view(-1, several, count) - (self.directions @ self.means[:, :, None])[..., 0]
+            products[:, : several * count].view(len(hashed), several, count)
+            - (self.directions @ self.means[:, :, None])[..., 0]
         )
         distance = hashed.square().sum(1)[:, None] - 2 * products[:, several * count :] + self.means.square().sum(1)
         return along, (distance - along.square().sum(2)).clamp_min(0)
@@ -165,6 +168,8 @@ class Memories(nn.Module):
 def _principal(centred: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest variances of centred rows, falling, (count,), and the directions they belong to, (count, s)."""
     n, features = centred.shape
+    if not count:
+        return centred.new_zeros(0), centred.new_zeros(0, features)
     covariance = (centred.T @ centred / max(1, n - 1)).numpy()
     values, vectors = eigh(covariance, subset_by_index=[features - count, features - 1])
     return torch.from_numpy(values[::-1].copy()).clamp_min(0), torch.from_numpy(vectors.T[::-1].copy())

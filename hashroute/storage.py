@@ -30,9 +30,10 @@ def write_json(path: Path, value: Any) -> None:
 
 def insert_seed(entry: dict[str, Any], seed: int, values: dict[str, Any]) -> None:
     """Add what a seed gave to the lists of an entry of a result file, seeds in order."""
-    place = sum(other < seed for other in entry["seeds"])
-    for name, value in {"seeds": seed, **values}.items():
-        entry.setdefault(name, [None] * (len(entry["seeds"]) - 1)).insert(place, value)
+    place, before = sum(other < seed for other in entry["seeds"]), len(entry["seeds"])
+    values = {"seeds": seed, **values}
+    for name in dict.fromkeys([*(name for name, kept in entry.items() if isinstance(kept, list)), *values]):
+        entry.setdefault(name, [None] * before).insert(place, values.get(name))  # None for what one does not say
 
 
 def remove_unfinished(folder: Path, name: str = "*") -> None:

@@ -78,6 +78,7 @@ class RunSettings:
     scenario: str
     tasks: tuple[str, ...]
     learner: str
+    version: int
     options: dict[str, Any]
     settings: dict[str, Any]
     seed: int
@@ -108,9 +109,12 @@ def describe(
     evaluate_on: Literal["test", "validation"] = "test",
 ) -> dict[str, Any]:
     """Everything that a run's numbers depend on, as its settings.json holds it."""
-    whole = options_to_dict(options_from_dict(find_learner(learner).Options, options))
+    kind = find_learner(learner)
+    whole = options_to_dict(options_from_dict(kind.Options, options))
     tasks = tuple(task.name for task in scenario.tasks)
-    described = RunSettings(scenario.name, tasks, learner, whole, settings.to_dict(), seed, fraction, evaluate_on)
+    described = RunSettings(
+        scenario.name, tasks, learner, kind.version, whole, settings.to_dict(), seed, fraction, evaluate_on
+    )
     plain: dict[str, Any] = json.loads(json.dumps(vars(described)))
     return plain
 

@@ -657,7 +657,9 @@ def test_a_part_that_older_runs_do_not_have_keeps_its_places() -> None:
     insert_seed(entry, 0, {"accuracy": "first"})
     insert_seed(entry, 2, {"accuracy": "third", "right": "more"})
     insert_seed(entry, 1, {"accuracy": "second", "right": "more"})
-    assert entry == {"seeds": [0, 1, 2], "accuracy": ["first", "second", "third"], "right": [None, "more", "more"]}
+    insert_seed(entry, 3, {"accuracy": "fourth"})
+    answers = [None, "more", "more", None]
+    assert entry == {"seeds": [0, 1, 2, 3], "accuracy": ["first", "second", "third", "fourth"], "right": answers}
 
 
 def test_names_are_shown_as_they_are_and_run_nothing(opened: Callable[..., Any], tmp_path: Path) -> None:

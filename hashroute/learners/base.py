@@ -23,7 +23,7 @@ from hashroute.settings import HeadSpec, Settings, settings_for
 from hashroute.storage import replace_file, write_json
 from hashroute.units import ConvUnit
 
-FORMAT = 2
+FORMAT = 3
 """Of saved learners; a reader of another format says so."""
 
 EVALUATION_BATCH = 128
@@ -107,6 +107,8 @@ class Learner(nn.Module):
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised when the same settings give other numbers: runs of two versions are not put together."""
     Options: ClassVar[type] = NoOptions
     at_once: ClassVar[bool] = False
     """Whether it learns all tasks together: a landmark, not a continual learner."""

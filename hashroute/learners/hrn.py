@@ -30,7 +30,8 @@ class HRNOptions:
     max_units: int | None = None
     """Add no units where there would be more than this; None for no bound."""
     max_bytes: int | None = None
-    """Add no units where all that is kept, heads included, would weigh more than this; None for no bound."""
+    """Add no units where all that is kept, heads included, would weigh more than this; None for no bound. The first
+    path, and what every task needs, a head and a memory, are not held back."""
     looked_at: int = 500
     """Training images, labels unseen, that are compared with every memory before a task is learned."""
     recognised: float = 0.02
@@ -110,6 +111,7 @@ class HRN(Learner):
     classes that a head knows already, if it is ahead by more than two.
     """
 
+    version = 2  # a fork starts with a new head
     Options = HRNOptions
     norm_features = True
     encoder: Forest
@@ -126,6 +128,8 @@ class HRN(Learner):
         """The path of each task."""
         self.known_as: list[int] = []
         """The memory of each task's data."""
+        self.kinds: list[int] = []
+        """The kind of each task's data: that of the task it was taken for, or a new one."""
         numbers = count_weights(self.encoder.new_units())
         count = self.options.directions
         size = min(self.options.memory_features, max(count + 1, numbers // (count + 2)))
@@ -163,6 +167,7 @@ class HRN(Learner):
         decision = Decision(task.name)
         if not self.ways:
             self.ways.append(self.encoder.grow())
+            self.kinds.append(0)
         else:
             far = self.memories.divergence(self._hashed(_spread(task.train.images, self.options.looked_at)))
             limit = self.options.recognised * self.memory_hash.features
@@ -172,6 +177,7 @@ class HRN(Learner):
             nearest = min(same or near or range(first), key=lambda number: away[number])
             familiar, decision.distance, decision.known = self.ways[nearest], away[nearest], bool(same)
             decision.looks_like = self.tasks[nearest].name if near else None
+            self.kinds.append(self.kinds[nearest] if near else max(self.kinds) + 1)
             if self._at_bound():
                 parent, decision.why = familiar, "the most familiar units, at the bound on growth"
                 path = parent
@@ -323,20 +329,14 @@ class HRN(Learner):
 
     def unfamiliar(self, images: Tensor) -> Tensor:
         """(n,) which images are unlike all data that is remembered."""
+        if not len(self.memories):
+            raise ValueError(f"{self.name} has learned no task yet: there is nothing that images could be unlike")
         unlike: Tensor = self.familiarity(images).amax(1) < -UNFAMILIAR
         return unlike
 
     def known_by(self, images: Tensor, task: int) -> Familiar:  # noqa: ARG002
         """The familiarity of images to every memory."""
         return Familiar("memories", self.familiarity(images))
-
-    def kinds(self) -> list[int]:
-        """The kind of each task's data: that of the task it was taken for, or a new one."""
-        found: list[int] = []
-        for decision in self.decisions:
-            like = decision["looks_like"]
-            found.append(len(set(found)) if like is None else found[self.task_number(like)])
-        return found
 
     def prior(self, images: Tensor) -> Tensor:
         """By how much the data of each task makes an image less likely than the data that makes it most likely.
@@ -347,7 +347,7 @@ class HRN(Learner):
         if not len(self.memories):  # the first task is being learned
             return super().prior(images)
         likely = self._likely(images)[:, self.known_as] / self.memory_hash.features
-        kinds = torch.tensor(self.kinds()[: len(self.known_as)], device=likely.device)
+        kinds = torch.tensor(self.kinds[: len(self.known_as)], device=likely.device)
         member = F.one_hot(kinds).to(likely)  # (tasks, kinds)
         usual = likely @ (member / member.sum(0))
         best = torch.stack([likely[:, kind > 0].amax(1) for kind in member.T], 1)
@@ -382,7 +382,7 @@ class HRN(Learner):
     # ---------------------------------------------------------------- files
 
     def description(self) -> dict[str, Any]:
-        grown = {"forest": self.encoder.config, "ways": self.ways, "known_as": self.known_as}
+        grown = {"forest": self.encoder.config, "ways": self.ways, "known_as": self.known_as, "kinds": self.kinds}
         return {**super().description(), **grown, "memories": len(self.memories), "decisions": self.decisions}
 
     @classmethod
@@ -392,6 +392,7 @@ class HRN(Learner):
         learner.encoder.grow_like(description["forest"])
         learner.ways = list(description["ways"])
         learner.known_as = list(description["known_as"])
+        learner.kinds = list(description["kinds"])
         learner.decisions = list(description["decisions"])
         learner.memories.reserve(description["memories"])
         for way in learner.ways[: len(learner.known_as)]:  # all but those of a task that is being learned

@@ -102,7 +102,7 @@ def lead_rows(
 def _answers(entry: dict[str, Any], when: str) -> dict[int, list[str]]:
     """By seed, which test images were answered right; older files do not say so."""
     pairs = zip(entry["seeds"], entry[when], strict=True) if when in entry else ()
-    return {seed: right for seed, right in pairs if right is not None}
+    return {seed: right for seed, right in pairs if right}
 
 
 def summary_table(content: dict[str, Any]) -> Table:
