@@ -304,12 +304,15 @@ class Results:
                     "give the same, choose another --results folder, or move it away"
                 )
         for name, entry in content["learners"].items():
-            if name in self._bench.learners and entry.get("version", 1) != find_learner(name).version:
+            if name not in self._bench.learners:
+                continue
+            kept, now = entry.get("version", 1), find_learner(name).version
+            if kept != now:
                 raise ValueError(
-                    f"{self.path} holds {name} of version {entry.get('version', 1)}, this is {find_learner(name).version}, "
-                    "with other numbers: choose another --results folder, or move it away"
+                    f"{self.path} holds {name} of version {kept}, this is version {now}, which gives other numbers: "
+                    "choose another --results folder, or move it away"
                 )
-            if name in self._bench.learners and entry["options"] != self._options(name):
+            if entry["options"] != self._options(name):
                 raise ValueError(
                     f"{self.path} holds {name} with other options{_difference(entry['options'], self._options(name))}: "
                     "choose another --results folder, or move it away"

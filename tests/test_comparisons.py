@@ -254,6 +254,26 @@ def test_committed_results_are_whole(path: Path) -> None:
         assert all(len(cells) == len(tasks) for cells in PAPER[scenario].values())
 
 
+@pytest.mark.parametrize("scenario", PUBLISHED)
+def test_published_tables_have_strong_baselines(scenario: str) -> None:
+    learners = json.loads((ROOT / "results" / f"{scenario}-paper.json").read_text())["learners"]
+    best, forgotten = {}, {}
+    for name in ("vc", "ewc", "ell", "gpm", "hash-only", "separate"):
+        matrices = learners[name]["accuracy"]
+        best[name] = np.mean([metrics.best_ever(matrix) for matrix in matrices], 0)
+        forgotten[name] = np.mean([metrics.forgetting(matrix) for matrix in matrices])
+    assert all(forgotten[name] < forgotten["vc"] for name in ("ewc", "ell", "gpm"))
+    assert forgotten["hash-only"] == forgotten["separate"] == 0
+    assert all(best[name].mean() > best["vc"].mean() - 3 for name in ("ewc", "ell"))
+    if scenario == "pairwise-mnist":
+        assert best["vc"].mean() >= 99.5
+        assert np.mean([metrics.final(matrix) for matrix in learners["ewc"]["accuracy"]]) >= 98.5
+    elif scenario == "fashion-mnist":
+        assert best["vc"][0] >= 89
+    else:
+        assert best["vc"][1:].mean() >= 70
+
+
 @pytest.mark.parametrize("scenario", ["pairwise-mnist", "fashion-mnist", "svhn-cifar100", "split-cifar100", "mixed"])
 def test_our_own_tables_hold_what_hrn_is_made_for(scenario: str) -> None:
     content = json.loads((ROOT / "results" / f"{scenario}.json").read_text())
