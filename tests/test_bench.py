@@ -27,6 +27,7 @@ from safetensors.torch import load_file
 
 import hashroute
 from hashroute.cli import main
+from hashroute.learners import LEARNERS
 from hashroute.reporting.live import Job, duration, overview, time_left
 
 COMMAND = [sys.executable, "-m", "hashroute", "bench"]
@@ -584,6 +585,21 @@ def test_other_settings_for_the_same_file_are_refused(bench: Bench) -> None:
     assert said.startswith(f"hashroute: results/{NAME}.json was made with other settings")
     assert "epochs: [1] there, [2] here" in said
     assert said.count("\n") == 1
+
+
+def test_two_versions_of_a_learner_are_not_put_together(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench(*QUICK, "--learners", "vc")[0] == 0
+    before = results(tmp_path)
+    monkeypatch.setattr(LEARNERS["vc"], "version", 7)
+    code, _, said = bench(*QUICK, "--learners", "vc", "--seeds", "2")
+    assert code == 2
+    assert said.startswith(f"hashroute: results/{NAME}.json holds vc of version 1, this is version 7")
+    code, _, said = bench(*QUICK, "--learners", "vc", "--results", "others", "--resume")
+    assert code == 2
+    assert f"runs/{NAME}/vc-seed0 holds a run with other settings, version differs" in said
+    assert results(tmp_path) == before
 
 
 def test_finished_runs_with_other_settings_are_not_taken_for_these(bench: Bench, tmp_path: Path) -> None:
