@@ -34,7 +34,11 @@ RESULTS = [path for path in sorted((ROOT / "results").glob("*.json")) if not pat
 def content() -> dict[str, Any]:
     """A result file of two tasks: one learner with two seeds that forgets, one that learned at once, and separate."""
     common = {"parameters": [{"encoder": 10, "heads": 20}] * 2, "bytes_kept": [{"weights": 3000, "memory": 1000}] * 2}
-    common |= {"images_per_second": [1000.0, 2000.0], "task_free": [{"all_classes": 50.0, "dataset": 75.0}] * 2}
+    common |= {
+        "version": 2,
+        "images_per_second": [1000.0, 2000.0],
+        "task_free": [{"all_classes": 50.0, "dataset": 75.0}] * 2,
+    }
     return {
         "scenario": "fashion-mnist",
         "tasks": ["Fashion", "MNIST"],

@@ -133,8 +133,8 @@ def group_of(content: dict[str, Any], source: str = "") -> Group:
     group = Group(printable(content["scenario"]), tasks, settings, fraction)
     for name, entry in content["learners"].items():
         for place, seed in enumerate(entry["seeds"]):
-            listed = [part for part in entry if part not in ("seeds", "options")]
-            found = {part: entry[part][place] for part in listed if entry[part][place] is not None}
+            listed = {part: kept for part, kept in entry.items() if isinstance(kept, list) and part != "seeds"}
+            found = {part: kept[place] for part, kept in listed.items() if kept[place] is not None}
             run = Run(
                 printable(name), int(seed), entry.get("options", {}), source, [], command=content.get("command", "")
             )
