@@ -389,8 +389,7 @@ def test_a_task_must_end_before_the_next_begins() -> None:
         grower.begin(tasks[1])
 
 
-@pytest.mark.parametrize("silent", [0, 1])
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("order", "silent"), [((0, 1), 0), ((0, 1), 1), ((1, 0), 0)])
 def test_the_parent_is_the_path_on_which_a_head_does_best(
     order: tuple[int, ...], silent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
