@@ -355,6 +355,9 @@ def test_old_heads_train_through_distillation_only() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
     before, after = heads(distillation=1.0, code_weight=0.0)
     assert not all(torch.equal(before[name], after[name]) for name in before)
+    assert short().weight_decay > 0
+    before, after = heads(distillation=1e-25, code_weight=0.0)  # too weak to move a weight: nor does weight decay
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_the_loss_of_ell_is_that_of_its_paper() -> None:

@@ -162,6 +162,10 @@ class Learner(nn.Module):
         for task in tasks:
             yield from self.heads[task].parameters()
 
+    def undecayed(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:  # noqa: ARG002
+        """More weights that these tasks train, but by the loss alone: weight decay leaves them as they are."""
+        yield from ()
+
     def features(self, images: Tensor, task: int) -> Tensor:  # noqa: ARG002
         """Features of scaled images, for the head of a task."""
         features: Tensor = self.encoder(images)
@@ -251,14 +255,21 @@ class Learner(nn.Module):
             settings.epochs_of(number) * -(-len(task.train) // settings.batch_size)
             for number, task in zip(numbers, tasks, strict=True)
         )
-        self.course = Course(numbers, *self.new_optimizer(self.trainable(numbers), steps))
+        weights, undecayed = self.trainable(numbers), self.undecayed(numbers)
+        self.course = Course(numbers, *self.new_optimizer(weights, steps, undecayed))
         self.prepare(numbers)
 
-    def new_optimizer(self, weights: Iterable[nn.Parameter], steps: int) -> tuple[Optimizer, LRScheduler | None]:
+    def new_optimizer(
+        self, weights: Iterable[nn.Parameter], steps: int, undecayed: Iterable[nn.Parameter] = ()
+    ) -> tuple[Optimizer, LRScheduler | None]:
         """An optimiser for so many steps, and what changes its rate, as the settings say."""
         settings = self.settings
         kind = torch.optim.AdamW if settings.weight_decay else torch.optim.Adam
-        optimizer = kind(list(weights), settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+        groups: list[dict[str, Any]] = [
+            {"params": list(weights), "weight_decay": settings.weight_decay},
+            {"params": list(undecayed), "weight_decay": 0.0},
+        ]
+        optimizer = kind([group for group in groups if group["params"]], settings.learning_rate, fused=True)
         if not settings.one_cycle:
             return optimizer, None
         return optimizer, OneCycleLR(optimizer, settings.learning_rate, max(2, steps), cycle_momentum=False)

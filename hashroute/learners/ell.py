@@ -43,6 +43,7 @@ class ELL(Vanilla):
     task's images, is what it is held to; old heads train through distillation only.
     """
 
+    version = 2  # weight decay leaves old heads alone
     Options = ELLOptions
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {"code_weight": (0.01, 0.1, 1.0), "distillation": (1.0, 4.0)}
     _old = range(0)
@@ -53,8 +54,7 @@ class ELL(Vanilla):
     def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:  # noqa: ARG003
         return {"code_size": 300} if scenario == "svhn-cifar100" else {}
 
-    def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
-        yield from super().trainable(tasks)
+    def undecayed(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
         if self.options.distillation:
             for old in range(tasks[0]):
                 yield from self.heads[old].parameters()
