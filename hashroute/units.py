@@ -131,7 +131,8 @@ class _Block(nn.Module):
         spec, layer = self.spec, self.convolution
         self._check_fits(maps, spec.kernel_size, spec.padding, "kernel")
         weight = layer.weight if maps.shape[1] == layer.in_channels else layer.weight[:, : maps.shape[1]]
-        maps = _convolve(maps, weight, layer.bias, spec.stride, spec.padding)
+        pooled = spec.max_pool > 1 and self.norm is None
+        maps = _convolve(maps, weight, layer.bias, spec.stride, spec.padding, pooled)
         if self.norm is not None:
             maps = self.norm(maps)
         if spec.max_pool > 1:  # before the activation, which never turns an order around: fewer numbers to act on
@@ -149,13 +150,21 @@ class _Block(nn.Module):
             )
 
 
-def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-    """A convolution. Maps of one channel go through one matrix product, on a CPU faster than the library's way."""
+def _convolve(
+    maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, pooled: bool = False
+) -> Tensor:
+    """A convolution. Maps of one channel go through one matrix product, on a CPU faster than the library's way.
+
+    pooled: they are max-pooled next, which is several times as fast where channels come last.
+    """
     if maps.shape[1] > 1 or maps.device.type != "cpu" or bias is None:
         return F.conv2d(maps, weight, bias, stride, padding)
     side = weight.shape[-1]
     padded = F.pad(maps[:, 0], (padding,) * 4) if padding else maps[:, 0]
     patches = padded.unfold(1, side, stride).unfold(2, side, stride)  # (batch, height, width, side, side)
+    if pooled:
+        product = torch.addmm(bias, patches.reshape(-1, side * side), weight.flatten(1).T)
+        return product.view(*patches.shape[:3], -1).permute(0, 3, 1, 2)
     columns = patches.permute(3, 4, 0, 1, 2).reshape(side * side, -1)
     product = torch.addmm(bias[:, None], weight.flatten(1), columns)
     return product.view(-1, *patches.shape[:3]).transpose(0, 1).contiguous()

@@ -43,15 +43,17 @@ def test_chunk_sum_adds_what_the_first_block_makes_of_each_chunk() -> None:
     torch.testing.assert_close(ours(x), second(summed))
 
 
+@pytest.mark.parametrize("pool", [1, 2])
 @pytest.mark.parametrize("stride", [1, 3])
-def test_one_channel_convolves_like_many(stride: int) -> None:
-    ours = unit(UnitSpec(4, 5, stride, 2), 1)
+def test_one_channel_convolves_like_many(stride: int, pool: int) -> None:
+    ours = unit(UnitSpec(4, 5, stride, 2, max_pool=pool), 1)
     x = maps(1).requires_grad_()
     ours(x).square().sum().backward()
     layer = ours.blocks[0].convolution
     found = [x.grad, layer.weight.grad, layer.bias.grad]
     y = maps(1).requires_grad_()
-    expected = F.leaky_relu(F.conv2d(y, layer.weight, layer.bias, stride, 2)).square().sum()
+    pooled = F.max_pool2d(F.conv2d(y, layer.weight, layer.bias, stride, 2), pool)
+    expected = F.leaky_relu(pooled).square().sum()
     for one, other in zip(found, torch.autograd.grad(expected, [y, layer.weight, layer.bias]), strict=True):
         torch.testing.assert_close(one, other)
 
