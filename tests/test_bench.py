@@ -322,6 +322,18 @@ def test_workers_whose_parent_is_killed_while_they_start_end_by_themselves(
     assert not list(tmp_path.glob("runs/*/*/result.json"))
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_workers_use_one_thread_each(jobs: int) -> None:
+    script = (
+        f"import torch; from hashroute.workers import *; print(*side_by_side({jobs}, torch.get_num_threads, [()] * 2))"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}  # what they would use by themselves
+    process = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert process.stdout == "1 1\n"
+
+
 def test_what_a_killed_process_left_is_cleared_away(bench: Bench, tmp_path: Path) -> None:
     assert bench(*QUICK, "--learners", "vc")[0] == 0
     file, run = tmp_path / "results" / f"{NAME}.json", tmp_path / "runs" / NAME / "vc-seed0"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,31 @@ def test_every_learner_on_every_scenario(name: str, scenario: str, tmp_path: Pat
     profile = "paper" if scenario in PUBLISHED else "own"
     settings = settings_for(scenario, tasks.image_shape, profile)
     check_promises(tasks, name, replace(settings, epochs=(1,)), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ("digits", "folders")])
+def test_a_whole_scenario_fits_in_two_gigabytes(scenario: str) -> None:
+    if any(not dataset_status(dataset).sizes for dataset in NEEDS[scenario]):
+        pytest.skip(f"not here: {', '.join(NEEDS[scenario])}")
+    script = f"""
+import resource
+from hashroute import create_learner, load_scenario
+from hashroute.settings import settings_for
+from hashroute.workers import one_thread
+
+one_thread()
+scenario = load_scenario({scenario!r})
+learner = create_learner("hrn", scenario.image_shape, settings_for({scenario!r}, scenario.image_shape))
+for number, task in enumerate(scenario.tasks[:2]):
+    learner.begin(task)
+    learner.train_epoch(task.part(0.1))
+    learner.finish(task)
+    learner.predict(task.test.images, number)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=True)
+    assert 100e3 < float(process.stdout) < 2e6  # kilobytes
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
