@@ -178,21 +178,21 @@ class Residues(HRN):
 class MostFamiliar(HRN):
     """The parent is the path of the data that is most alike."""
 
-    def candidates(self, familiar: int, alike: set[int], known: bool) -> dict[int, str]:  # noqa: ARG002
+    def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
         return {familiar: "the most familiar units"}
 
 
 class AnyParent(HRN):
     """The parent is drawn."""
 
-    def candidates(self, familiar: int, alike: set[int], known: bool) -> dict[int, str]:  # noqa: ARG002
+    def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
         return {random.Random(f"{self.seed} {len(self.ways)}").randrange(len(self.encoder)): "drawn"}
 
 
 class MostRecent(HRN):
     """The parent is the path that was made last, whatever the data."""
 
-    def candidates(self, familiar: int, alike: set[int], known: bool) -> dict[int, str]:  # noqa: ARG002
+    def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
         return {len(self.encoder) - 1: "the most recent units"}
 
 

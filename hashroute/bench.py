@@ -121,6 +121,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
             raise ValueError(
                 f"{job.folder} holds an unfinished run: add --resume to go on with it, or delete it to start again"
             )
+    console.print(f"{settings.scenario}, {scenario.sizes()}", markup=False, highlight=False)
     failures = _work_off(jobs, settings, results, console) if jobs else []
     if results.content["learners"]:
         console.print(summary_table(results.content))
@@ -273,6 +274,7 @@ class Results:
         self._fresh: dict[str, Any] = {
             "scenario": settings.scenario,
             "tasks": [task.name for task in scenario.tasks],
+            "images": scenario.images,
             "settings": {
                 "profile": settings.settings,
                 "fraction": settings.fraction,
@@ -297,7 +299,7 @@ class Results:
             parts = {part: content[part] for part in self._fresh}
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.path} is not a result file ({error!r}): move it away") from None
-        for part in ("scenario", "tasks", "settings"):
+        for part in ("scenario", "tasks", "images", "settings"):
             if parts[part] != self._fresh[part]:
                 raise ValueError(
                     f"{self.path} was made with other {part}{_difference(parts[part], self._fresh[part])}: "

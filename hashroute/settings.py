@@ -109,7 +109,7 @@ PUBLISHED = {
         scaling="data set",
     ),
 }
-"""The paper's settings, and plain encoders as large as its chains of units."""
+"""The paper's settings, and plain encoders that give about as many features as its units do."""
 
 _EPOCHS = {
     "digits": (10,),

@@ -77,6 +77,8 @@ class RunSettings:
 
     scenario: str
     tasks: tuple[str, ...]
+    images: list[list[int]]
+    """To train on, to validate and to test, of each task."""
     learner: str
     version: int
     options: dict[str, Any]
@@ -113,7 +115,16 @@ def describe(
     whole = options_to_dict(options_from_dict(kind.Options, options))
     tasks = tuple(task.name for task in scenario.tasks)
     described = RunSettings(
-        scenario.name, tasks, learner, kind.version, whole, settings.to_dict(), seed, fraction, evaluate_on
+        scenario.name,
+        tasks,
+        scenario.images,
+        learner,
+        kind.version,
+        whole,
+        settings.to_dict(),
+        seed,
+        fraction,
+        evaluate_on,
     )
     plain: dict[str, Any] = json.loads(json.dumps(vars(described)))
     return plain

@@ -599,6 +599,21 @@ def test_other_settings_for_the_same_file_are_refused(bench: Bench) -> None:
     assert said.count("\n") == 1
 
 
+def test_how_many_images_there_are_is_said_and_kept(bench: Bench, tmp_path: Path) -> None:
+    code, said, _ = bench(*QUICK, "--learners", "vc")
+    assert code == 0
+    assert "digits, images to train on / validate / test: 0 or 1 1" in said
+    scenario = hashroute.load_scenario("digits", 0.5)
+    assert results(tmp_path)["images"] == scenario.images
+    settings = json.loads((tmp_path / "runs" / NAME / "vc-seed0" / "settings.json").read_text())
+    assert settings["images"] == scenario.images
+    more = [[train + 1, validation, test] for train, validation, test in scenario.images]
+    (tmp_path / "results" / f"{NAME}.json").write_text(json.dumps({**results(tmp_path), "images": more}))
+    code, _, said = bench(*QUICK, "--learners", "vc", "--seeds", "2")
+    assert code == 2
+    assert said.startswith(f"hashroute: results/{NAME}.json was made with other images: give the same")
+
+
 def test_two_versions_of_a_learner_are_not_put_together(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,19 @@ def test_a_missing_file_is_downloaded_and_its_sum_checked(server: tuple[Path, st
     ):
         _download(Source(address + "a.gz", "0" * 32, ("a.gz",)), ("a.gz",), tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())
+
+
+def test_all_files_that_are_missing_are_named(
+    server: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("a.gz", "b.gz", "c.gz")
+    sources = tuple(Source(server[1] + name, "0" * 32, (name,)) for name in names)
+    monkeypatch.setitem(DATASETS, "mnist", replace(DATASETS["mnist"], folder="MNIST", sources=sources))
+    monkeypatch.setenv("HASHROUTE_DATA", str(tmp_path))
+    (tmp_path / "MNIST").mkdir()
+    (tmp_path / "MNIST" / "b.gz").write_bytes(b"content")
+    with pytest.raises(FileNotFoundError, match=r"^a\.gz could not .* has MNIST; missing there, too: c\.gz$"):
+        load_dataset("mnist")
 
 
 def test_what_went_wrong_is_said(server: tuple[Path, str], tmp_path: Path) -> None:

@@ -347,10 +347,9 @@ def test_which_paths_may_be_forked() -> None:
     for _ in range(4):
         grower.encoder.grow()
     recent = {3: "the most recent units"}
-    assert grower.candidates(1, set(), False) == recent
-    assert grower.candidates(3, {0, 3}, False) == recent
-    assert grower.candidates(0, {0, 2}, False) == {**recent, 2: "the most recent units of such data"}
-    assert list(grower.candidates(0, {0, 2}, True)) == [3, 2, 0]
+    assert grower.candidates(1, set()) == recent
+    assert grower.candidates(3, {0, 3}) == recent
+    assert grower.candidates(0, {0, 2}) == {**recent, 2: "the most recent units of such data"}
 
 
 def test_what_a_task_is_taken_for() -> None:
@@ -364,12 +363,12 @@ def test_what_a_task_is_taken_for() -> None:
             grown.ways[-1] = grown.encoder.grow()
             grown.encoder.freeze(grown.ways[-1])
     assert grown.ways == [0, 1, 2]
-    for task, recognised, expected in (
-        (replace(tasks[0], name="again"), HRNOptions.recognised, (0, {0}, True)),
-        (other, HRNOptions.recognised, (0, {0}, False)),
-        (other, 1e9, (0, {0, 1, 2}, False)),
-        (replace(tasks[0], name="like 2 or 3", class_names=tasks[1].class_names), 1e9, (1, {0, 1, 2}, True)),
-        (replace(tasks[0], name="again"), -1e9, (0, set(), False)),
+    for task, recognised, expected, taken_for, known in (
+        (replace(tasks[0], name="again"), HRNOptions.recognised, (0, set()), "0 or 1", True),
+        (other, HRNOptions.recognised, (0, {0}), "0 or 1", False),
+        (other, 1e9, (0, {0, 1, 2}), "0 or 1", False),
+        (replace(tasks[0], name="like 2 or 3", class_names=tasks[1].class_names), 1e9, (1, {0, 2}), "2 or 3", True),
+        (replace(tasks[0], name="again"), -1e9, (0, set()), None, False),
     ):
         grower = copy.deepcopy(grown)
         grower.options = replace(grower.options, recognised=recognised)
@@ -377,8 +376,43 @@ def test_what_a_task_is_taken_for() -> None:
         grower.candidates = lambda *given, asked=asked: asked.append(given) or {2: "any"}
         grower.begin(task)
         assert asked == [expected]
-        taken_for = tasks[expected[0]].name if expected[1] else None
-        assert (grower.decisions[-1]["looks_like"], grower.decisions[-1]["known"]) == (taken_for, expected[2])
+        assert (grower.decisions[-1]["looks_like"], grower.decisions[-1]["known"]) == (taken_for, known)
+
+
+def four_to_nine() -> Task:
+    """A task for which the hash of an image alone is not enough."""
+    pairs = digits(5).tasks[2:]
+    parts = {
+        part: Split(
+            torch.cat([getattr(pair, part).images for pair in pairs]),
+            torch.cat([getattr(pair, part).labels + 2 * number for number, pair in enumerate(pairs)]),
+        )
+        for part in ("train", "validation")
+    }
+    return replace(pairs[0], name="4 to 9", class_names=tuple("456789"), **parts)
+
+
+def test_units_made_for_the_same_classes_are_reused_but_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = four_to_nine(), digits(2).tasks[1]
+    grower = learner()
+    grower.learn(first)
+    with monkeypatch.context() as patch:
+        patch.setattr(HRN, "_earned", lambda *_: True)
+        grower.learn(second)
+    assert grower.ways == [0, 1]
+    for weight in grower.encoder.paths[1].parameters():
+        weight.zero_()  # the most recent units say nothing of an image
+    again = replace(first, name="again")
+    grower.begin(again)
+    assert grower.encoder.parents[2] == 1
+    assert int(grower.scratch["path"]) == 0
+    assert grower.decisions[2]["parent"] == "2 or 3"
+    while not grower.done():
+        grower.train_epoch(again)
+    grower.finish(again)
+    assert (grower.decisions[2]["action"], grower.decisions[2]["parent"]) == ("reuse", "4 to 9")
+    assert (grower.ways[2], len(grower.encoder)) == (0, 2)
+    assert grower.decisions[2]["said"].endswith("nothing added")
 
 
 def test_a_task_must_end_before_the_next_begins() -> None:
@@ -393,21 +427,14 @@ def test_a_task_must_end_before_the_next_begins() -> None:
 def test_the_parent_is_the_path_on_which_a_head_does_best(
     order: tuple[int, ...], silent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, *pairs = digits(5).tasks
+    first, second = digits(2).tasks
     monkeypatch.setattr(HRN, "_earned", lambda *_: True)
     grower = learner()
     grower.learn(first)
     grower.learn(second)
     for weight in grower.encoder.paths[silent].parameters():
         weight.zero_()  # these units say nothing of an image: its own hash is left
-    train, validation = (
-        Split(
-            torch.cat([getattr(pair, part).images for pair in pairs]),
-            torch.cat([getattr(pair, part).labels + 2 * number for number, pair in enumerate(pairs)]),
-        )
-        for part in ("train", "validation")
-    )
-    hard = replace(first, name="4 to 9", train=train, validation=validation, class_names=tuple("456789"))
+    hard = four_to_nine()
     alone = {}
     for path in (0, 1):
         one = copy.deepcopy(grower)

@@ -650,7 +650,7 @@ def test_settings_come_back_from_json(scenario: str) -> None:
     ("scenario", "features"),
     [("pairwise-mnist", 288), ("fashion-mnist", 288), ("svhn-cifar100", 1584)],
 )
-def test_published_plain_encoders_have_the_sizes_of_the_paper(scenario: str, features: int) -> None:
+def test_how_many_features_published_plain_encoders_give(scenario: str, features: int) -> None:
     settings = PUBLISHED[scenario]
     shape = (3, 32, 32) if scenario == "svhn-cifar100" else (1, 28, 28)
     learner = create_learner("vc", shape, settings)

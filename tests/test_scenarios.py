@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,7 +128,12 @@ def test_ones_own_tensors_and_datasets() -> None:
     assert torch.equal(tasks[0].train.images, tasks[1].train.images)
     assert torch.equal(tasks[0].train.images, tasks[2].train.images)
     assert tasks[0].class_names == ("tensors: 0", "tensors: 1", "tensors: 2", "tensors: 3")
-    assert (len(tasks[0].train), len(tasks[0].validation), len(tasks[0].test)) == (36, 4, 8)
+    assert scenario.images == [[36, 4, 8]] * 3
+    assert scenario.sizes() == "images to train on / validate / test: tensors to split (each) 36 / 4 / 8"
+    larger = replace(tasks[0], name="larger", test=tasks[0].train)
+    assert (
+        Scenario("mine", (larger, *tasks)).sizes().endswith(": larger 36 / 4 / 36; tensors to split (each) 36 / 4 / 8")
+    )
 
 
 def test_arrays_and_pillow_images_are_data_too() -> None:

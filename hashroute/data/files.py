@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tarfile
 from collections.abc import Callable
@@ -165,9 +166,10 @@ def load_dataset(name: str) -> Dataset:
     check_name(name)
     files = DATASETS[name]
     folder = data_folder() / files.folder
-    for source in files.sources:
-        if missing := source.missing(folder):
-            _download(source, missing, folder)
+    missing = {source: names for source in files.sources if (names := source.missing(folder))}
+    while missing:
+        source = next(iter(missing))
+        _download(source, missing.pop(source), folder, tuple(itertools.chain(*missing.values())))
     return _read(name, folder, tuple((folder / file).stat().st_mtime_ns for s in files.sources for file in s.files))
 
 
@@ -182,8 +184,11 @@ def _read(name: str, folder: Path, _changed: tuple[int, ...]) -> Dataset:
     return DATASETS[name].read(folder)
 
 
-def _download(source: Source, missing: tuple[str, ...], folder: Path) -> None:
-    """Fetch a file, check its sum, and lay out what is missing; a file appears whole or not at all."""
+def _download(source: Source, missing: tuple[str, ...], folder: Path, others: tuple[str, ...] = ()) -> None:
+    """Fetch a file, check its sum, and lay out what is missing; a file appears whole or not at all.
+
+    others: files that are missing, too.
+    """
     archive = source.url.endswith(".tar.gz")
     name = source.url.rsplit("/", 1)[1]
     folder.mkdir(parents=True, exist_ok=True)
@@ -200,6 +205,7 @@ def _download(source: Source, missing: tuple[str, ...], folder: Path) -> None:
         raise FileNotFoundError(
             f"{', '.join(missing)} could not be downloaded ({reason}): get {source.url} by other means and put "
             f"{', '.join(missing)} into {folder}, or set {VARIABLE} to a folder that has {folder.name}"
+            + (f"; missing there, too: {', '.join(others)}" if others else "")
         ) from None
     if archive:
         _extract(path, missing, folder)

@@ -105,13 +105,13 @@ class HRN(Learner):
     """Paths of frozen units, forked from one another. A head remembers its path, so nothing is ever forgotten.
 
     A task's data is looked at, and compared with what is remembered. A head is trained on the frozen units of the most
-    recent path, of the most recent one of such data, and of the one of the same data and classes, if these are others.
-    Where it does best, the first of them at a tie, these units are forked and trained together with a new head. The
-    fork stays, frozen for good, unless it is behind by a standard error on validation images, or no different; for
-    classes that a head knows already, if it is ahead by more than two.
+    recent path, and of the most recent one of such data, if that is another. Where it does best, the first of them at a
+    tie, these units are forked and trained together with a new head. The fork stays, frozen for good, unless it is
+    behind by a standard error on validation images, or no different. Where the same classes of such data were learned
+    before, their head goes on on its own units, too, and the fork stays only if it is ahead of all by more than two.
     """
 
-    version = 2  # a fork starts with a new head
+    version = 3  # 2: a fork starts with a new head; 3: paths of the same data and classes are reused, but not forked
     Options = HRNOptions
     norm_features = True
     encoder: Forest
@@ -182,8 +182,8 @@ class HRN(Learner):
                 parent, decision.why = familiar, "the most familiar units, at the bound on growth"
                 path = parent
             else:
-                candidates = self.candidates(familiar, {self.ways[number] for number in near}, decision.known)
-                parent = self._try_reuse(task, first, candidates, decision)
+                candidates = self.candidates(familiar, {self.ways[number] for number in near if number not in same})
+                parent = self._try_reuse(task, first, candidates, [familiar] if same else [], decision)
                 decision.why = candidates[parent] + (", where a head does best" if len(candidates) > 1 else "")
                 path = self.encoder.grow(parent, self.options.rank)
             self._start_like(self.heads[first], task, parent)
@@ -192,20 +192,17 @@ class HRN(Learner):
         self.decisions.append(asdict(decision))
         self.to(self.device)
 
-    def candidates(self, familiar: int, alike: set[int], known: bool) -> dict[int, str]:
+    def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
         """The paths that may be forked, and why, the preferred one first.
 
-        The most recent one, for all that was learned since; the most recent one of such data; and the one of the same
-        data and classes.
+        The most recent one, for all that was learned since, and the most recent one of such data.
 
-        familiar: the path of the data that a task's is most like; alike: the paths of all such data; known: data and
-        classes are those of the familiar path.
+        familiar: the path of the data that a task's is most like; alike: the paths of such data with other classes.
+        Where data and classes are the same a head does best, since these units were made for them; a fork does not.
         """
         found = {len(self.encoder) - 1: "the most recent units"}
         if alike:
             found.setdefault(max(alike), "the most recent units of such data")
-        if known:
-            found.setdefault(familiar, "the same data, the same classes")
         return found
 
     def _owner(self, path: int) -> str:
@@ -225,14 +222,17 @@ class HRN(Learner):
         units = options.max_units is not None and levels * (len(self.encoder) + 1) > options.max_units
         return units or (options.max_bytes is not None and sum(self.bytes_kept().values()) + more > options.max_bytes)
 
-    def _try_reuse(self, task: Task, number: int, paths: Iterable[int], decision: Decision) -> int:
-        """Train a head on each path's features as they are; returns the path where it does best.
+    def _try_reuse(
+        self, task: Task, number: int, parents: Iterable[int], known: Iterable[int], decision: Decision
+    ) -> int:
+        """Train a head on the features of paths as they are; returns the one of the parents where it does best.
 
-        What it can do there is kept until the task's end. A fork does not start with it: a head that knows these images
+        parents: those that may be forked; known: those of the same data and classes, whose head goes on.
+        The best head of all is kept until the task's end. A fork does not start with it: a head that knows these images
         by heart already leaves the units little to learn from them.
         """
-        best = -1.0
-        for path in paths:
+        shares: dict[int, float] = {}
+        for path in dict.fromkeys([*parents, *known]):
             self.ways.append(path)
             seen, held = (self.encode(split.images, number) for split in (task.train, task.validation))
             self.ways.pop()
@@ -244,11 +244,12 @@ class HRN(Learner):
             with torch.no_grad():
                 right = head(held).argmax(1).cpu() == task.validation.labels
             share = right.double().mean().item()
-            if share > best:
-                best, self.scratch = share, {"path": torch.tensor(path), "right": right}
+            if share > max(shares.values(), default=-1.0):
+                self.scratch = {"path": torch.tensor(path), "right": right}
                 self.scratch |= {f"head.{name}": weight for name, weight in head.state_dict().items()}
-        decision.reused = 100 * best
-        return int(self.scratch["path"])
+            shares[path] = share
+        decision.reused = 100 * max(shares.values())
+        return max(parents, key=lambda path: shares[path])
 
     def tried_head(self) -> dict[str, Tensor]:
         """The state of the head that did best on units as they are, while a task is being learned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -117,6 +118,20 @@ class Scenario:
     def image_shape(self) -> tuple[int, ...]:
         """Channels, height and width."""
         return tuple(self.tasks[0].train.images.shape[1:])
+
+    @property
+    def images(self) -> list[list[int]]:
+        """How many images each task has to train on, to validate and to test."""
+        return [[len(task.train), len(task.validation), len(task.test)] for task in self.tasks]
+
+    def sizes(self) -> str:
+        """The same in words, tasks of one size after another taken together."""
+        said = []
+        for counts, group in itertools.groupby(zip(self.tasks, self.images, strict=True), lambda pair: pair[1]):
+            names = [task.name for task, _ in group]
+            each = f"{names[0]} to {names[-1]} (each)" if len(names) > 1 else names[0]
+            said.append(f"{each} {' / '.join(f'{count:,}' for count in counts)}")
+        return f"images to train on / validate / test: {'; '.join(said)}"
 
 
 SCENARIOS: dict[str, Callable[..., Scenario]] = {}
