@@ -124,6 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
+        # An interrupt within code made from text, as imports of others have it, is noted by Python, which would end
+        # with the signal instead of our code; running any such code strikes that note out.
+        exec("")
         print(f"hashroute: {str(error) or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
         return 130
     return 0

@@ -197,6 +197,24 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").iterdir())
 
 
+def test_interrupted_within_code_made_from_text_it_ends_with_its_own_code(tmp_path: Path) -> None:
+    script = """
+import sys, types
+from hashroute import cli
+
+def interrupt(**_):
+    exec("raise KeyboardInterrupt")
+
+cli.app = types.SimpleNamespace(cli=interrupt)
+sys.exit(cli.main(["demo"]))
+"""
+    (tmp_path / "script.py").write_text(script)
+    process = subprocess.run(
+        [sys.executable, "-m", "script"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (process.returncode, process.stderr) == (130, "hashroute: stopped; nothing unfinished was kept\n")
+
+
 def test_help_and_version(tmp_path: Path) -> None:
     assert run_command("--version", folder=tmp_path).stdout == f"hashroute {hashroute.__version__}\n"
     for arguments in ([], ["--help"]):
