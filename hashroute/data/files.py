@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import tarfile
 from collections.abc import Callable
@@ -51,6 +50,10 @@ class DatasetFiles:
     folder: str
     sources: tuple[Source, ...]
     read: Callable[[Path], Dataset]
+
+    def missing(self, folder: Path) -> tuple[str, ...]:
+        """The files of all sources that are not in this folder."""
+        return tuple(file for source in self.sources for file in source.missing(folder))
 
 
 def _idx_sources(base: str, sums: tuple[str, str, str, str]) -> tuple[Source, ...]:
@@ -151,7 +154,7 @@ def dataset_status(name: str) -> Status:
     """Look at the files of a data set without downloading any."""
     files = DATASETS[name]
     folder = data_folder() / files.folder
-    missing = tuple(file for source in files.sources for file in source.missing(folder))
+    missing = files.missing(folder)
     if missing:
         return Status(name, folder, missing, None, None)
     try:
@@ -166,10 +169,10 @@ def load_dataset(name: str) -> Dataset:
     check_name(name)
     files = DATASETS[name]
     folder = data_folder() / files.folder
-    missing = {source: names for source in files.sources if (names := source.missing(folder))}
-    while missing:
-        source = next(iter(missing))
-        _download(source, missing.pop(source), folder, tuple(itertools.chain(*missing.values())))
+    for source in files.sources:
+        if missing := source.missing(folder):
+            others = tuple(file for file in files.missing(folder) if file not in missing)
+            _download(source, missing, folder, others)
     return _read(name, folder, tuple((folder / file).stat().st_mtime_ns for s in files.sources for file in s.files))
 
 
