@@ -200,7 +200,9 @@ def _colour_bar(picture: Picture, image: Any, axes: Any, label: str) -> None:
 
 def _settle(picture: Picture) -> Picture:
     """Lay the figure out now, not again for each format."""
-    picture.figure.draw_without_rendering()
+    engine = picture.figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(picture.figure)
     picture.figure.set_layout_engine(None)
     return picture
 

@@ -246,12 +246,16 @@ def _read_records(run: Run, path: Path) -> list[dict[str, Any]]:
     records = []
     for line in lines[:-1]:
         try:
-            records.append(json.loads(line))
+            text = line.decode()
+            record = json.loads(text)
         except ValueError:
             run.notes.append(f"a line of {path.name} cannot be read, it is left out")
+        else:
+            shown = text.isprintable() and "\\" not in text  # most lines: nothing in them needs a look
+            records.append(record if shown else _plain(record))
     if not records:
         run.notes.append("no epoch was written down yet")
-    return [_plain(record) for record in records if isinstance(record, dict)]
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _take_outcome(run: Run, outcome: dict[str, Any], tasks: int) -> None:
