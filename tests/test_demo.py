@@ -22,6 +22,7 @@ from torch import nn
 
 import hashroute
 from hashroute import create_learner, load_learner, load_scenario, metrics, run
+from hashroute.cli import main
 from hashroute.demo import DemoSettings, train
 from hashroute.network import Routing
 
@@ -126,12 +127,14 @@ def test_every_unit_that_convolved_for_some_sample_learned() -> None:
 
 
 def test_same_seed_same_result(tmp_path: Path) -> None:
-    first, second, other = (demo(seed, 1, tmp_path / str(n)) for n, seed in enumerate((1, 1, 2)))
+    largest = 2**63 - 1
+    first, second, other = (demo(seed, 1, tmp_path / str(n)) for n, seed in enumerate((1, 1, largest)))
+    assert list(first) == list(other) == ["hrn", "hrn-paper", "vc", "hash-only", "separate"]
     for name in first:
         assert first[name]["accuracy"] == second[name]["accuracy"]
         one, again = ((tmp_path / n / f"{name}-seed1" / "model.safetensors").read_bytes() for n in ("0", "1"))
         assert one == again
-        assert one != (tmp_path / "2" / f"{name}-seed2" / "model.safetensors").read_bytes()
+        assert one != (tmp_path / "2" / f"{name}-seed{largest}" / "model.safetensors").read_bytes()
     assert first != other
 
 
@@ -141,10 +144,6 @@ def test_it_remembers_with_any_seed(seed: int, tmp_path: Path) -> None:
     learners = demo(seed, 10, tmp_path)
     assert metrics.final(learners["hrn"]["accuracy"][0]) >= 95
     assert metrics.forgetting(learners["hrn"]["accuracy"][0]) == 0
-
-
-def test_the_largest_seed_works(tmp_path: Path) -> None:
-    assert list(demo(2**63 - 1, 1, tmp_path)) == ["hrn", "hrn-paper", "vc", "hash-only", "separate"]
 
 
 def test_a_second_run_on_a_terminal_shows_how_far_it_is_and_does_not_overwrite_the_first(tmp_path: Path) -> None:
@@ -169,15 +168,28 @@ def test_a_second_run_on_a_terminal_shows_how_far_it_is_and_does_not_overwrite_t
         (["--output", "a-file"], "a-file"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:
-    (tmp_path / "a-file").write_text("in the way")
-    process = run_command("demo", *arguments, folder=tmp_path)
-    assert process.returncode == 2
-    assert process.stderr.startswith("hashroute: ")
-    assert message in process.stderr
-    assert process.stderr.count("\n") == 1
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a-file").write_text("in the way")
+    assert main(["demo", *arguments]) == 2
+    _, said = capsys.readouterr()
+    assert said.startswith("hashroute: ")
+    assert message in said
+    assert said.count("\n") == 1
     assert not list(tmp_path.glob("runs/*"))
     assert not list(tmp_path.glob("runs/.*"))
+
+
+def test_a_mistake_ends_the_process_with_code_2(tmp_path: Path) -> None:
+    process = run_command("demo", "--epochs", "0", folder=tmp_path)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == "hashroute: --epochs is 0: expected at least 1\n"
 
 
 def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
@@ -211,11 +223,17 @@ sys.exit(cli.main(["demo"]))
     assert (process.returncode, process.stderr) == (130, "hashroute: stopped; nothing unfinished was kept\n")
 
 
-def test_help_and_version(tmp_path: Path) -> None:
+def test_help_and_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("--version", folder=tmp_path).stdout == f"hashroute {hashroute.__version__}\n"
-    for arguments in ([], ["--help"]):
-        shown = run_command(*arguments, folder=tmp_path)
-        assert shown.returncode == 0
-        assert "demo" in shown.stdout
-    shown = run_command("demo", "--help", folder=tmp_path)
-    assert all(option in shown.stdout for option in ("--seed", "--epochs", "--device", "--output"))
+    shown = run_command(folder=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "demo" in shown.stdout
+    for arguments, said in (
+        (["--help"], ["demo"]),
+        (["demo", "--help"], ["--seed", "--epochs", "--device", "--output"]),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+        printed = capsys.readouterr().out
+        assert all(each in printed for each in said)
