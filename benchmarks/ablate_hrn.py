@@ -12,7 +12,7 @@ import copy
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,18 @@ class Shared(HRN):
             return
         self.ways.append(0)
         self.kinds.append(0)
-        self.decisions.append({**self.decisions[0], "task": tasks[0].name})
+        decision = Decision(tasks[0].name, parent=self.tasks[0].name, why="units are shared and trained on")
+        self.decisions.append(asdict(decision))
         self.encoder.paths[0].requires_grad_(True)
+
+    def consolidate(self, tasks: Sequence[Task], first: int) -> None:
+        super().consolidate(tasks, first)
+        if first:
+            amend(self, action="reuse", units_added=0, bytes_added=self.memories.bytes_each)
 
 
 class Fresh(HRN):
-    """Units of its own from nothing, and a head from nothing, for every task."""
+    """A fork starts from nothing, units and head."""
 
     def look(self, tasks: Sequence[Task], first: int) -> None:
         head = copy.deepcopy(self.heads[first])
@@ -57,7 +63,8 @@ class Fresh(HRN):
             self.encoder.drop_last()
             self.ways[first] = self.encoder.grow()
             self.heads[first] = head
-            self.scratch = {}
+            amend(self, parent=None, forked_from=None, why="units from nothing")
+            self.to(self.device)
 
 
 class LastLevel(HRN):
@@ -67,6 +74,12 @@ class LastLevel(HRN):
         super().look(tasks, first)
         if first:
             self._lower(self.ways[first]).requires_grad_(False)
+
+    def consolidate(self, tasks: Sequence[Task], first: int) -> None:
+        super().consolidate(tasks, first)
+        if self.decisions[-1]["action"] == "fork":
+            lower = 4 * count_weights(self._lower(self.ways[first]))
+            amend(self, units_added=1, bytes_added=self.decisions[-1]["bytes_added"] - lower)
 
     def parameter_counts(self) -> dict[str, int]:
         counts = super().parameter_counts()
@@ -189,11 +202,18 @@ class AnyParent(HRN):
         return {random.Random(f"{self.seed} {len(self.ways)}").randrange(len(self.encoder)): "drawn"}
 
 
-class MostRecent(HRN):
-    """The parent is the path that was made last, whatever the data."""
+class TaskBefore(HRN):
+    """The parent is the path of the task before, whatever the data."""
 
     def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
-        return {len(self.encoder) - 1: "the most recent units"}
+        return {self.ways[-1]: "the units of the task before"}
+
+
+def amend(learner: HRN, **changes: Any) -> None:
+    """Change what is written down of the last decision."""
+    decision = Decision(**{**learner.decisions[-1], **changes})
+    decision.say()
+    learner.decisions[-1] = asdict(decision)
 
 
 Row = tuple[type[HRN], dict[str, Any]]
@@ -206,9 +226,9 @@ ROWS: dict[str, dict[str, Row]] = {
         "fork of rank 4": (HRN, {"rank": 4}),
         "fork of rank 16": (HRN, {"rank": 16}),
         "fork of rank 64": (HRN, {"rank": 64}),
+        "residues in place of hashes": (Residues, {}),
         "fork with the head trained on its parent": (TrainedHead, {}),
         "a fork must gain two standard errors": (Strict, {}),
-        "residues in place of hashes": (Residues, {}),
         "features: all levels count alike": (Alike, {}),
         "features: the last level alone": (LastHash, {}),
         "features: maps keep their mean": (NotCentred, {}),
@@ -216,8 +236,8 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "mixed": {
         "hrn": (HRN, {}),
-        "parent: the most recent": (MostRecent, {}),
         "parent: the most familiar": (MostFamiliar, {}),
+        "parent: the task before": (TaskBefore, {}),
         "parent: drawn": (AnyParent, {}),
         "fork from nothing": (Fresh, {}),
     },

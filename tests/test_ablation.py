@@ -52,9 +52,14 @@ def test_which_units_are_trained(ablation: Any, monkeypatch: pytest.MonkeyPatch)
     assert last.bytes_kept()["weights"] == whole.bytes_kept()["weights"] - 4 * 2 * lower
     shared = learned(ablation.Shared, monkeypatch)
     assert (len(shared.encoder), shared.ways) == (1, [0, 0, 0])
+    assert [decision["action"] for decision in shared.decisions] == ["fresh", "reuse", "reuse"]
     assert not torch.equal(weights(shared, 0, 0), weights(whole, 0, 0)), "it was trained on"
     fresh = learned(ablation.Fresh, monkeypatch)
     assert (fresh.encoder.parents, fresh.ways) == ([None] * 3, [0, 1, 2])
+    for learner in (whole, last, shared, fresh):
+        written = sum(decision["bytes_added"] for decision in learner.decisions)
+        kept = 4 * learner.parameter_counts()["encoder"] + len(learner.memories) * learner.memories.bytes_each
+        assert written == kept, "decisions say what was added"
 
 
 def test_a_fork_can_start_with_the_head_trained_on_its_parent(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +101,7 @@ def test_residues_are_beside_what_the_parent_knew(ablation: Any, monkeypatch: py
     assert learner.bytes_kept()["memory"] - HRN.bytes_kept(learner)["memory"] == beside
 
 
-WHY = {"MostRecent": "the most recent units", "MostFamiliar": "the most familiar units", "AnyParent": "drawn"}
+WHY = {"TaskBefore": "the units of the task before", "MostFamiliar": "the most familiar units", "AnyParent": "drawn"}
 
 
 @pytest.mark.parametrize("kind", WHY)
@@ -104,5 +109,7 @@ def test_which_units_are_forked(kind: str, ablation: Any, monkeypatch: pytest.Mo
     learner = learned(getattr(ablation, kind), monkeypatch)
     assert {decision["why"] for decision in learner.decisions[1:]} == {WHY[kind]}
     assert len(learner.encoder) == 3
-    if kind == "MostRecent":
+    if kind == "TaskBefore":
         assert learner.encoder.parents == [None, 0, 1]
+        learner.ways[-1] = 0  # as if that task reused the first units
+        assert learner.candidates(2, {1}) == {0: WHY[kind]}

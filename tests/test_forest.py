@@ -415,6 +415,76 @@ def test_units_made_for_the_same_classes_are_reused_but_not_forked(monkeypatch: 
     assert grower.decisions[2]["said"].endswith("nothing added")
 
 
+def test_units_of_the_same_classes_are_not_forked_because_others_reuse_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    grower, (first, second, third) = learner(), digits(3).tasks
+    monkeypatch.setattr(HRN, "_earned", lambda *_: True)
+    for task in (first, second):
+        grower.learn(task)
+    grower.learn(third)
+    grower.ways = [0, 0, 2]  # the second task reused the first one's units
+    monkeypatch.setattr(grower.memories, "divergence", lambda _: torch.zeros(3))  # all data is alike
+    asked = []
+    monkeypatch.setattr(HRN, "candidates", lambda self, _, alike: asked.append(alike) or {len(self.encoder) - 1: ""})
+    grower.begin(replace(first, name="again"))
+    assert asked == [{2}]
+
+
+@pytest.mark.parametrize("moment", ["_train_head", "_start"])
+def test_a_task_that_was_interrupted_while_it_was_looked_at_has_not_begun(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = digits(3).tasks
+    grower = learner()
+    grower.learn(tasks[0])
+    before = {name: tensor.clone() for name, tensor in grower.state().items()}, grower.description()
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HRN, moment, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            grower.begin(tasks[1])
+    after = grower.state(), grower.description()
+    assert after[1] == before[1]
+    assert after[0].keys() == before[0].keys()
+    assert all(torch.equal(tensor, before[0][name]) for name, tensor in after[0].items())
+    for task in tasks[1:]:
+        grower.learn(task)
+    assert len(grower.ways) == len(grower.kinds) == len(grower.known_as) == len(grower.decisions) == 3
+    grower.predict(tasks[0].test.images)
+
+
+def test_a_decision_says_what_was_tried() -> None:
+    tasks = digits(3).tasks
+    grower = learner()
+    for task in tasks:
+        grower.learn(task)
+    first, *others = grower.decisions
+    assert (first["tried"], first["forked_from"], first["reused"]) == ({}, None, None)
+    for decision in others:
+        assert decision["reused"] == max(decision["tried"].values())
+        assert decision["forked_from"] in decision["tried"]
+        assert decision["parent"] in decision["tried"]
+        if decision["action"] == "fork":
+            assert decision["parent"] == decision["forked_from"]
+
+
+def test_pixels_that_are_no_numbers_are_named() -> None:
+    task = digits(1).tasks[0]
+    grower = learner()
+    with pytest.raises(ValueError, match="has learned no task yet"):
+        grower.encode(task.test.images)
+    grower.learn(task)
+    images = task.test.images[:5].float() / 16
+    grower.predict(images)
+    for wrong in (math.nan, math.inf):
+        images[3, 0, 2, 2] = wrong
+        for ask in (grower.predict, grower.encode, grower.unfamiliar, grower.familiarity):
+            with pytest.raises(ValueError, match="image 3 has pixels that are not finite"):
+                ask(images)
+
+
 def test_a_task_must_end_before_the_next_begins() -> None:
     tasks = digits(2).tasks
     grower = learner()
@@ -694,7 +764,9 @@ def test_decisions_are_in_the_log_and_in_the_outcome(tmp_path: Path) -> None:
 
 
 def test_a_memory_weighs_no_more_than_the_units_of_its_path() -> None:
-    for shape, settings in (((1, 8, 8), short()), ((3, 32, 32), settings_for("", (3, 32, 32)))):
+    small = [short(encoder=(UnitSpec(channels, 3, 1, 1),)) for channels in (2, 4, 17, 40, 64, 70)]
+    cases = [((1, 8, 8), settings) for settings in (short(), *small)]
+    for shape, settings in (*cases, ((3, 32, 32), settings_for("", (3, 32, 32)))):
         grower: Any = create_learner("hrn", shape, settings)
         units = sum(weight.numel() for weight in grower.encoder.new_units().parameters())
         assert 0 < grower.memories.bytes_each <= 4 * units
@@ -703,6 +775,24 @@ def test_a_memory_weighs_no_more_than_the_units_of_its_path() -> None:
 def test_it_learns_one_task_after_the_other() -> None:
     with pytest.raises(ValueError, match="2 tasks at once"):
         learner().learn(*digits(2).tasks)
+
+
+def test_real_data_sets_are_told_apart_by_their_memories() -> None:
+    if any(not dataset_status(dataset).sizes for dataset in DATASETS):
+        pytest.skip("the data sets are not here")
+    tasks = load_scenario("mixed").tasks
+    grower: Any = create_learner("hrn", (3, 32, 32), settings_for("mixed", (3, 32, 32)))
+    limit = grower.options.recognised * grower.memory_hash.features
+    found: dict[str, set[str]] = {}
+    for task in tasks:
+        far = grower.memories.divergence(grower._hashed(task.train.images[:500])).tolist() if found else []
+        found[task.name] = {other.name.split()[0] for other, away in zip(tasks, far, strict=False) if away <= limit}
+        grower.memories.write(grower._hashed(task.train.images[:2000]), grower._hashed(task.validation.images))
+    assert found["SVHN"] == found["CIFAR 0-9"] == found["MNIST"] == found["Fashion"] == set()
+    assert found["SVHN, part 2"] == {"SVHN"}
+    assert found["MNIST, part 2"] == {"MNIST"}
+    for name in ("CIFAR 10-19", "CIFAR 20-29", "CIFAR 30-39", "CIFAR 40-49"):
+        assert found[name] == {"CIFAR"}, name
 
 
 @pytest.mark.slow

@@ -41,11 +41,16 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
-def test_a_stopped_run_ends_like_an_undisturbed_one(learner: str, tmp_path: Path) -> None:
+OPTIONS: dict[str, dict[str, Any]] = {"hrn-paper": {"units_added": (0, 2)}}
+RUNS = [*((learner, OPTIONS.get(learner)) for learner in LEARNERS), ("hrn", {"rank": 1, "max_units": 4})]
+
+
+@pytest.mark.parametrize(("learner", "options"), RUNS)
+def test_a_stopped_run_ends_like_an_undisturbed_one(
+    learner: str, options: dict[str, Any] | None, tmp_path: Path
+) -> None:
     scenario = three_tasks()
     settings = short(scenario)
-    options = {"units_added": (0, 2)} if learner == "hrn-paper" else None
     run(scenario, learner, settings, 3, folder=tmp_path / "whole", options=options)
 
     for epoch in range(100):  # stopped after every single epoch, with other random numbers drawn in between

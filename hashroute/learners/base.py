@@ -369,7 +369,11 @@ class Learner(nn.Module):
 
     @torch.no_grad()
     def encode(self, images: Tensor, task: int | str | None = None) -> Tensor:
-        """Features of images, uint8 or from 0 to 1; the task matters where scaling or encoder are its own."""
+        """Features of images, uint8 or from 0 to 1.
+
+        The task matters where scaling or encoder are its own; with none given, they are those of the latest.
+        """
+        self._check_learned()
         number = len(self.tasks) - 1 if task is None else self.task_number(task)
         self.eval()
         return torch.cat([self.features(self.scale(part, number), number) for part in self._parts(images)])
@@ -393,8 +397,7 @@ class Learner(nn.Module):
         """
         if task is not None:
             return self.logits(images, task).argmax(1)
-        if not self.tasks:
-            raise ValueError("this learner has learned no task yet: call learn(task) first")
+        self._check_learned()
         prior = self.prior(images)
         confidence = torch.full_like(prior, -torch.inf)
         labels = torch.zeros(prior.shape, dtype=torch.int64, device=self.device)
@@ -425,11 +428,19 @@ class Learner(nn.Module):
             f"there is no task {task!r}: expected {', '.join(names) or 'none, as nothing was learned yet'}"
         )
 
+    def _check_learned(self) -> None:
+        if not self.tasks:
+            raise ValueError("this learner has learned no task yet: call learn(task) first")
+
     def _parts(self, images: Tensor) -> Iterator[Tensor]:
         if images.dim() != 4 or images.shape[1:] != self.image_shape or len(images) == 0:
             raise ValueError(
                 f"images are of shape {tuple(images.shape)}: expected (number, {', '.join(map(str, self.image_shape))})"
             )
+        if images.is_floating_point():
+            wrong = ~images.flatten(1).abs().amax(1).isfinite()
+            if wrong.any():
+                raise ValueError(f"image {int(wrong.nonzero()[0])} has pixels that are not finite: expected 0 to 1")
         return iter(images.split(EVALUATION_BATCH))
 
     # ---------------------------------------------------------------- what it weighs

@@ -39,7 +39,8 @@ class HRNOptions:
     directions: int = 24
     """m, principal directions of a memory."""
     memory_features: int = 1000
-    """Length of the hash vectors of memories; less where a memory would weigh more than a path of full rank."""
+    """Length of the hash vectors of memories; where a memory would weigh more than a path of full rank, they are
+    shorter, and their directions fewer."""
     remembered: int = 2000
     """Training images that a memory is made of, at most."""
     within: float = 0.1
@@ -71,10 +72,14 @@ class Decision:
     distance: float | None = None
     """Of its data from the remembered data that it was taken for, or is most like, in nats."""
     parent: str | None = None
-    """The task whose units were forked, or reused."""
+    """The task whose units were forked and the fork kept, or whose units are reused."""
     why: str = "nothing was learned before"
+    tried: dict[str, float] = field(default_factory=dict)
+    """Accuracies of heads on frozen units, by the task whose units these are."""
+    forked_from: str | None = None
+    """The task whose units were forked, whether the fork was kept or not."""
     reused: float | None = None
-    """Accuracy of a head on frozen units."""
+    """The best of the accuracies of heads on frozen units."""
     forked: float | None = None
     """Accuracy with units of its own."""
     error: float | None = None
@@ -131,7 +136,8 @@ class HRN(Learner):
         self.kinds: list[int] = []
         """The kind of each task's data: that of the task it was taken for, or a new one."""
         numbers = count_weights(self.encoder.new_units())
-        count = self.options.directions
+        fitting = (some for some in range(self.options.directions, 0, -1) if numbers // (some + 2) > some + 2)
+        count = next(fitting, 1)
         size = min(self.options.memory_features, max(count + 1, numbers // (count + 2)))
         self.memory_hash = FeatureHash(size, (self.seed << 8) + 255)
         self.memories = Memories(size, count)
@@ -159,7 +165,20 @@ class HRN(Learner):
     def begin(self, *tasks: Task) -> None:
         if len(tasks) > 1:
             raise ValueError(f"{self.name} was given {len(tasks)} tasks at once: it learns one after the other")
-        super().begin(*tasks)
+        learned = len(self.tasks)
+        try:
+            super().begin(*tasks)
+        except BaseException:  # to look at a task takes a while: interrupted, it has not begun
+            if self.course is None:
+                self._forget(learned)
+            raise
+
+    def _forget(self, first: int) -> None:
+        """Take back what was added for tasks from this one on, before they were learned."""
+        del self.tasks[first:], self.ways[first:], self.kinds[first:], self.decisions[first:]
+        self.heads, self.scratch = self.heads[:first], {}
+        while len(self.encoder) > max(self.ways, default=-1) + 1:
+            self.encoder.drop_last()
 
     def look(self, tasks: Sequence[Task], first: int) -> None:
         """Decide which units the task starts from; a head on them as they are shows what a fork is worth."""
@@ -175,17 +194,19 @@ class HRN(Learner):
             near = [number for number, distance in enumerate(away) if distance <= limit]
             same = [number for number in near if self.tasks[number].class_names == task.class_names]
             nearest = min(same or near or range(first), key=lambda number: away[number])
-            familiar, decision.distance, decision.known = self.ways[nearest], away[nearest], bool(same)
+            familiar, decision.distance, decision.known = self.ways[nearest], max(0.0, away[nearest]), bool(same)
             decision.looks_like = self.tasks[nearest].name if near else None
             self.kinds.append(self.kinds[nearest] if near else max(self.kinds) + 1)
             if self._at_bound():
                 parent, decision.why = familiar, "the most familiar units, at the bound on growth"
                 path = parent
             else:
-                candidates = self.candidates(familiar, {self.ways[number] for number in near if number not in same})
+                alike = {self.ways[number] for number in near} - {self.ways[number] for number in same}
+                candidates = self.candidates(familiar, alike)
                 parent = self._try_reuse(task, first, candidates, [familiar] if same else [], decision)
                 decision.why = candidates[parent] + (", where a head does best" if len(candidates) > 1 else "")
                 path = self.encoder.grow(parent, self.options.rank)
+                decision.forked_from = self._owner(parent)
             self._start_like(self.heads[first], task, parent)
             self.ways.append(path)
             decision.parent = self._owner(parent)
@@ -197,8 +218,8 @@ class HRN(Learner):
 
         The most recent one, for all that was learned since, and the most recent one of such data.
 
-        familiar: the path of the data that a task's is most like; alike: the paths of such data with other classes.
-        Where data and classes are the same a head does best, since these units were made for them; a fork does not.
+        familiar: the path of the data that a task's is most like; alike: the paths of such data, but for those of the
+        same classes: there a head does best, since these units were made for them; a fork does not.
         """
         found = {len(self.encoder) - 1: "the most recent units"}
         if alike:
@@ -248,7 +269,8 @@ class HRN(Learner):
                 self.scratch = {"path": torch.tensor(path), "right": right}
                 self.scratch |= {f"head.{name}": weight for name, weight in head.state_dict().items()}
             shares[path] = share
-        decision.reused = 100 * max(shares.values())
+        decision.tried = {self._owner(path): 100 * share for path, share in shares.items()}
+        decision.reused = max(decision.tried.values())
         return max(parents, key=lambda path: shares[path])
 
     def tried_head(self) -> dict[str, Tensor]:
