@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,11 +242,14 @@ class Report:
                 linear = (value - 1) / (base - 1) if name == "d" else value / base
                 self.add(row, time_taken / seconds[0], linear, speeds, at_most=True)
 
-    def learners(self, images: int) -> None:
-        """All of `hrn` over all of `vc`, epoch by epoch in turns: looking, heads on frozen units, memories and all."""
+    def learners(self, name: str, shape: tuple[int, int, int], epochs: int, kinds: Sequence[int], images: int) -> None:
+        """All of `hrn` over all of `vc`, epoch by epoch in turns: looking, heads on frozen units, memories and all.
+
+        kinds: of each task's data, the side of its squares of noise. What is of the kind of an earlier task, but not of
+        the last one, is tried with two heads.
+        """
         keep_memory()  # as in the workers of bench
         torch.manual_seed(0)
-        shape, epochs = (3, 32, 32), 10
         settings = replace(settings_for("", shape), epochs=(epochs,))
         hrn, vc = (create_learner(name, shape, settings) for name in ("hrn", "vc"))
         seconds = {"hrn": 0.0, "vc": 0.0}
@@ -256,10 +259,9 @@ class Report:
             work(task)
             seconds[learner.name] += time.process_time() - start
 
-        tasks = 3
-        for number in range(tasks):
+        for number, side in enumerate(kinds):
             parts = [
-                Split(torch.randint(256, (count, *shape), dtype=torch.uint8), torch.arange(count) % CLASSES)
+                Split(noise(count, shape, side), torch.arange(count) % CLASSES)
                 for count in (images, images // 9, images // 9)
             ]
             names = tuple(f"{number} {label}" for label in range(CLASSES))
@@ -271,8 +273,8 @@ class Report:
                     timed(learner, learner.train_epoch, task)
             for learner in (hrn, vc):
                 timed(learner, learner.finish, task)
-        speeds = {name: tasks * epochs * images / each for name, each in seconds.items()}
-        self.add("speed of the learner hrn over vc, ten epochs a task", seconds["vc"] / seconds["hrn"], 0.7, speeds)
+        speeds = {name: len(kinds) * epochs * images / each for name, each in seconds.items()}
+        self.add(f"speed of the learner hrn over vc, {name}", seconds["vc"] / seconds["hrn"], 0.7, speeds)
 
     def memory(self) -> None:
         peaks = {}
@@ -293,6 +295,13 @@ class Report:
             if row["met"] is False and "reason" in row:
                 table.add_row(f"  {row['reason']}", style="dim")
         Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def noise(count: int, shape: tuple[int, int, int], side: int) -> torch.Tensor:
+    """Images of random squares of this side."""
+    channels, height, width = shape
+    small = torch.randint(256, (count, channels, -(-height // side), -(-width // side)), dtype=torch.uint8)
+    return small.repeat_interleave(side, 2).repeat_interleave(side, 3)[:, :, :height, :width].contiguous()
 
 
 def print_peak(which: str) -> None:
@@ -333,7 +342,10 @@ def main() -> None:
     report.many_units(many)
     report.growth(many // 2)
     report.memory()
-    report.learners(200 if arguments.quick else 1800)
+    images = 200 if arguments.quick else 1800
+    report.learners("32 x 32, ten epochs a task", (3, 32, 32), 10, [1, 1, 1], images)
+    report.learners("32 x 32, ten epochs, two kinds of data in turns", (3, 32, 32), 10, [1, 2, 1, 2], images)
+    report.learners("28 x 28, five epochs a task", (1, 28, 28), 5, [1, 1, 1], 3 * images)
     report.show()
     if not arguments.quick:
         RESULTS.parent.mkdir(exist_ok=True)
