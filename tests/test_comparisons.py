@@ -297,14 +297,22 @@ def test_our_own_tables_hold_what_hrn_is_made_for(scenario: str) -> None:
         assert tasks[1:].mean() >= 78
     else:
         assert tasks.mean() >= {"pairwise-mnist": 99.8, "split-cifar100": 79, "mixed": 80}[scenario]
-    for row in lead_rows(content)[1]:
-        other, lowest = row[0], float(row[2].split(" to ")[0])
-        if other not in ("separate", "joint"):
-            assert lowest > 0 or min(ends["hrn"], ends[other]) > 99.8, row
+    for other, _, interval, _ in lead_rows(content)[1]:
+        lowest, highest = map(float, interval.split(" to "))
+        if other == "separate":
+            assert highest > 0, "behind fresh networks"
+        elif other != "joint":
+            assert lowest > 0 or min(ends["hrn"], ends[other]) > 99.8, (other, interval)
+    for other, _, interval, _ in lead_rows(content, when="right_after")[1]:
+        assert other != "vc" or float(interval.split(" to ")[1]) > 0, "behind a plain network right after learning"
+    cifar = [number for number, name in enumerate(content["tasks"]) if name.startswith("CIFAR")]
+    fresh = np.mean([metrics.at_the_end(matrix) for matrix in learners["separate"]["accuracy"]], 0)
+    assert all(tasks[number] > fresh[number] for number in cifar if number), "what was learned before helps CIFAR"
     free = {name: np.mean([found["all_classes"] for found in entry["task_free"]]) for name, entry in learners.items()}
     assert max(free, key=lambda name: free[name]) == "hrn"
     if scenario in ("svhn-cifar100", "mixed"):
         assert np.mean([found["dataset"] for found in hrn["task_free"]]) > 95
+    assert free["hrn"] >= 60 or scenario != "mixed"
     count = [np.mean([sum(each.values()) for each in entry["parameters"]]) for entry in (hrn, vc)]
     assert count[0] / count[1] < 1.3 or len(tasks) < 10
     encoder = vc["parameters"][0]["encoder"]
