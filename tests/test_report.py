@@ -143,6 +143,18 @@ def test_curves_show_what_the_files_say(runs: Path, shown: dict[str, figures.Pic
     assert lines["vc"] == pytest.approx([fmean(both) for both in zip(*so_far, strict=True)])
 
 
+def test_what_is_kept_stands_beside_what_is_known(runs: Path, shown: dict[str, figures.Picture]) -> None:
+    picture = shown["cost"]
+    marks = {line.get_label(): line.get_xydata() for line in picture.figure.axes[0].lines}
+    assert {"hrn", "hrn-paper", "vc", "separate", "joint"} <= marks.keys()
+    seeds = [outcome(runs, f"vc-seed{seed}") for seed in (0, 1)]
+    kept, final = (sum(seeds[0]["bytes_kept"].values()) / 1e6, fmean(fmean(each["accuracy"][-1]) for each in seeds))
+    assert marks["vc"].tolist() == [pytest.approx([kept, final])]
+    said = [part for part in picture.values.values() if part["learner"] == "vc" and part.get("labels")]
+    assert [part["labels"] for part in said] == [[f"{kept:.2f} MB kept, accuracy"] * count for count in (1, 2)]
+    assert said[1]["values"] == [pytest.approx(fmean(each["accuracy"][-1])) for each in seeds]
+
+
 def test_heat_maps_and_bars_show_what_the_files_say(runs: Path, shown: dict[str, figures.Picture]) -> None:
     panels = {axes.get_title(loc="left"): axes for axes in shown["matrices"].figure.axes}
     cells = panels["separate"].images[0].get_array()
@@ -241,7 +253,7 @@ def test_the_paper_stands_beside_us_and_is_never_the_best(tmp_path: Path) -> Non
 def test_figures_come_for_papers_too(written: Path) -> None:
     page = written.read_text(encoding="utf-8")
     names = {path.stem for path in (written.parent / "figures").iterdir()}
-    expected = {"first", "mean", "tradeoff", "matrices", "usage-hrn-paper", "units-hrn-paper", "flow-hrn-paper"}
+    expected = {"first", "mean", "tradeoff", "cost", "matrices", "usage-hrn-paper", "units-hrn-paper", "flow-hrn-paper"}
     assert names == {f"digits-{name}" for name in (*expected, "flow-hrn", "forest-hrn")}
     for name in names:
         assert (written.parent / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"

@@ -117,6 +117,7 @@ def pictures(group: Group) -> list[Picture]:
         curves(group, "first", f"The first task, {group.tasks[0]}", _first),
         curves(group, "mean", "Mean over the tasks learned so far", _mean),
         tradeoff(group),
+        cost(group),
         heat_maps(group),
     ]
     for runs in group.learners.values():
@@ -126,17 +127,20 @@ def pictures(group: Group) -> list[Picture]:
 
 
 def accuracy_figure(content: dict[str, Any], path: Path) -> None:
-    """Two panels of a result file: the first task after each task, as in the paper, and the mean over tasks so far."""
+    """Panels of a result file: the first task after each, as in the paper, the mean over tasks, and what is kept."""
     group = group_of(content)
     with _settings():
-        picture = Picture("accuracy", "accuracy", "", "", _figure(PAGE, 3))
-        first, mean = picture.figure.subplots(1, 2)
+        picture = Picture("accuracy", "accuracy", "", "", _figure(PAGE, 3.1))
+        first, mean, kept = picture.figure.subplots(1, 3)
         _draw_curves(picture, first, group, _first)
         _draw_curves(picture, mean, group, _mean)
+        _draw_cost(picture, kept, group)
         first.set_title(f"the first task, {group.tasks[0]}")
-        mean.set_title("mean over the tasks learned so far")
+        mean.set_title("mean over tasks so far")
+        kept.set_title("at the end, over what is kept")
         mean.set_ylabel("")
-        _legend(picture, mean, "outside right center", 1)
+        kept.set_ylabel("")
+        _legend(picture, mean, "outside lower center", 9)
     path.write_bytes(picture.save("png"))
 
 
@@ -283,26 +287,61 @@ def tradeoff(group: Group) -> Picture | None:
         )
         picture = Picture("tradeoff", "tradeoff", "Stability against plasticity", caption, _figure(COLUMN, 3.1))
         axes = picture.figure.subplots()
-        for name, pairs in points.items():
-            if not pairs:
-                continue
-            colour, _, marker = style(name)
-            mean = (fmean(first for first, _ in pairs), fmean(lost for _, lost in pairs))
-            if name in ("separate", "hash-only"):
-                picture.name_part(axes.axvline(mean[0], color=colour, linestyle=":", linewidth=1), name)
-            marks = [([mean], 8.0, name), *([(pairs, 3.5, None)] if len(pairs) > 1 else [])]
-            for some, size, label in marks:
-                look: dict[str, Any] = dict(color=colour, markersize=size, label=label, alpha=0.85)
-                (drawn,) = axes.plot(*zip(*some, strict=True), marker, linestyle="", markeredgewidth=0, **look)
-                labels = [f"right after learning {first:.2f} %, forgotten" for first, _ in some]
-                picture.name_part(drawn, name, labels=labels, values=[lost for _, lost in some])
+        for name in ("separate", "hash-only"):
+            if points.get(name):
+                line = axes.axvline(fmean(x for x, _ in points[name]), color=style(name)[0], linestyle=":", linewidth=1)
+                picture.name_part(line, name)
+        _draw_points(picture, axes, points, "right after learning {:.2f} %, forgotten")
         axes.invert_yaxis()
         axes.set_xlabel("plasticity: accuracy right after learning, %")
         axes.set_ylabel("stability: forgotten, points")
-        axes.grid()
-        axes.margins(0.12)
         _legend(picture, axes, "outside lower center", 3)
         return _settle(picture)
+
+
+def cost(group: Group) -> Picture | None:
+    """What is known at the end, over what is kept for it."""
+    with _settings():
+        caption = (
+            "Up and to the left is better. Kept is all that must be stored: encoder, heads and memories. Small marks "
+            "are seeds, large ones their means."
+        )
+        picture = Picture("cost", "cost", "Accuracy against what is kept", caption, _figure(COLUMN, 3.1))
+        axes = picture.figure.subplots()
+        _draw_cost(picture, axes, group)
+        if not picture.values:
+            return None
+        _legend(picture, axes, "outside lower center", 3)
+        return _settle(picture)
+
+
+def _draw_cost(picture: Picture, axes: Axes, group: Group) -> None:
+    points = {
+        name: [
+            (sum(kept.values()) / 1e6, metrics.final(rows))
+            for rows, kept in zip(entry["accuracy"], entry["bytes_kept"], strict=True)
+        ]
+        for name, entry in group.content()["learners"].items()
+    }
+    _draw_points(picture, axes, points, "{:.2f} MB kept, accuracy")
+    axes.set_xlabel("kept, MB")
+    axes.set_ylabel(f"{group.evaluate_on} accuracy at the end, %")
+
+
+def _draw_points(picture: Picture, axes: Axes, points: dict[str, list[tuple[float, float]]], said: str) -> None:
+    """Of each learner a small mark for each seed, and a large one for their mean; said: with a place for the first."""
+    for name, pairs in points.items():
+        if not pairs:
+            continue
+        colour, _, marker = style(name)
+        mean = (fmean(x for x, _ in pairs), fmean(y for _, y in pairs))
+        marks = [([mean], 8.0, name), *([(pairs, 3.5, None)] if len(pairs) > 1 else [])]
+        for some, size, label in marks:
+            look: dict[str, Any] = dict(color=colour, markersize=size, label=label, alpha=0.85)
+            (drawn,) = axes.plot(*zip(*some, strict=True), marker, linestyle="", markeredgewidth=0, **look)
+            picture.name_part(drawn, name, labels=[said.format(x) for x, _ in some], values=[y for _, y in some])
+    axes.grid()
+    axes.margins(0.12)
 
 
 def heat_maps(group: Group) -> Picture | None:

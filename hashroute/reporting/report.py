@@ -150,7 +150,7 @@ def _section(group: Group, name: str, drawn: Sequence[Picture], named: bool, val
         return f'<div class="figures">{"".join(found)}</div>' if found else ""
 
     parts = {
-        "Accuracy": _accuracy(group) + some("first", "mean", "tradeoff", "matrices"),
+        "Accuracy": _accuracy(group) + some("first", "mean", "tradeoff", "cost", "matrices"),
         "Units": some("usage", "units") or _absent("No run wrote down how its units were used."),
         "Paths": (some("flow", "forest") or _absent("No run wrote down the paths of its images.")) + _decisions(group),
         "Samples": _samples(group) or _absent("There is no samples.json in the folders of these runs."),
