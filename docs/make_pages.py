@@ -49,7 +49,8 @@ def block(kind: str, name: str) -> str:
     if kind == "headline":
         return headline(content) + f"\n`{content['command']}`, [results/{name}.json](results/{name}.json)\n"
     if kind == "figure":
-        return f"![accuracy of the first task and mean over tasks after each task, and accuracy at the end over what is kept](../images/{name}.png)\n"
+        shown = "the first task and the mean over tasks after each, and accuracy at the end over what is kept"
+        return f"![{shown}](../images/{name}.png)\n"
     raise ValueError(f"there is no kind of place {kind!r}")
 
 

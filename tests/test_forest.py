@@ -455,6 +455,29 @@ def test_a_task_that_was_interrupted_while_it_was_looked_at_has_not_begun(
     grower.predict(tasks[0].test.images)
 
 
+def test_the_end_of_a_task_that_was_interrupted_can_be_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+    for interrupted in (False, True):
+        grower, (first, second) = learner(), digits(2).tasks
+        grower.learn(first)
+        grower.begin(second)
+        while not grower.done():
+            grower.train_epoch(second)
+        if interrupted:
+
+            def interrupt(*_: Any) -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Memories, "write", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    grower.finish(second)
+        grower.finish(second)
+        ended.append((grower.description(), grower.state()))
+    assert ended[0][0] == ended[1][0]
+    assert all(torch.equal(tensor, ended[1][1][name]) for name, tensor in ended[0][1].items())
+
+
 def test_a_decision_says_what_was_tried() -> None:
     tasks = digits(3).tasks
     grower = learner()

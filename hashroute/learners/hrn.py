@@ -298,25 +298,27 @@ class HRN(Learner):
         (task,) = tasks
         decision, path = Decision(**self.decisions[-1]), self.ways[first]
         grown = any(weight.requires_grad for weight in self.encoder.paths[path].parameters())
-        decision.action = "reuse"
-        if grown and (not self.scratch or self._earned(task, first, decision)):
+        stays = grown and (not self.scratch or self._earned(task, first, decision))
+        if stays or not decision.known:
+            splits = (_spread(split.images, self.options.remembered) for split in (task.train, task.validation))
+            self.memories.write(*map(self._hashed, splits))  # this takes a while: interrupted, nothing has changed
+            self.known_as.append(len(self.memories) - 1)
+            decision.bytes_added = self.memories.bytes_each
+        else:
+            self.known_as.append(self.known_as[self.task_number(str(decision.looks_like))])
+        if stays:
             self.encoder.freeze(path)
             decision.action = "fresh" if decision.parent is None else "fork"
             decision.units_added = len(self.settings.encoder)
-            decision.bytes_added = 4 * self.encoder.weights(path)
-        elif grown:
-            self.encoder.drop_last()
-            self.ways[first] = int(self.scratch["path"])
-            decision.parent = self._owner(self.ways[first])
-            self.heads[first].load_state_dict(self.tried_head())
-            decision.why = "units of its own gain too little"
-        if decision.known and decision.action == "reuse":
-            self.known_as.append(self.known_as[self.task_number(str(decision.looks_like))])
+            decision.bytes_added += 4 * self.encoder.weights(path)
         else:
-            self.known_as.append(len(self.memories))
-            splits = (_spread(split.images, self.options.remembered) for split in (task.train, task.validation))
-            self.memories.write(*map(self._hashed, splits))
-            decision.bytes_added += self.memories.bytes_each
+            decision.action = "reuse"
+            if grown:
+                self.encoder.drop_last()
+                self.ways[first] = int(self.scratch["path"])
+                decision.parent = self._owner(self.ways[first])
+                self.heads[first].load_state_dict(self.tried_head())
+                decision.why = "units of its own gain too little"
         decision.say()
         self.decisions[-1] = asdict(decision)
 
