@@ -22,6 +22,19 @@ def test_the_library_example_runs() -> None:
     assert len(names["network"].units) == 5
 
 
+def test_the_model_that_keeps_learning_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "create_learner(" in block]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert [task.name for task in names["learner"].tasks] == ["birds", "cars"]
+    printed = capsys.readouterr().out
+    assert "birds: fresh units" in printed
+    assert "cars: looks like birds" in printed
+
+
 def test_the_example_of_a_run_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (example,) = [
         block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "outcome, learner = run(" in block
