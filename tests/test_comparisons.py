@@ -249,8 +249,7 @@ def test_committed_results_are_whole(path: Path) -> None:
         count = len(entry["seeds"])
         options = learner_options(name, scenario, profile, shape)
         assert entry["options"] == options_to_dict(options_from_dict(find_learner(name).Options, options)), name
-        if profile == "paper":
-            assert entry.get("version", 1) == find_learner(name).version, f"{name} gives other numbers now"
+        assert entry.get("version", 1) == find_learner(name).version, f"{name} gives other numbers now"
         for part in ("accuracy", "seconds", "images_per_second", "parameters", "bytes_kept", "task_free", "decisions"):
             assert len(entry[part]) == count, (name, part)
         for matrix in entry["accuracy"]:
