@@ -387,6 +387,40 @@ def test_old_heads_train_through_distillation_only() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name not in ("hrn-paper", "joint")])
+def test_heads_of_all_learners_see_features_of_one_size_and_learn_smoothed_labels(name: str) -> None:
+    scenario = digits()
+    settings = short(head=replace(short().head, dropout=(0.0,)), augment=False)
+    assert (settings.feature_size, settings.label_smoothing) == (0.25, 0.1)
+    torch.manual_seed(0)
+    learner: Any = create_learner(name, scenario.image_shape, settings)
+    learner.learn(scenario.tasks[0])
+    batch = learner._batch(scenario.tasks[0], 0, torch.arange(20))
+    features = learner.features(batch.images, 0).detach()
+    seen = learner.heads[0][0](features)
+    torch.testing.assert_close(seen.square().mean(1).sqrt(), torch.full((20,), 0.25), rtol=1e-2, atol=0.0)
+    torch.testing.assert_close(seen.mean(1), torch.zeros(20), rtol=0.0, atol=1e-5)
+    centred = features - features.mean(1, keepdim=True)
+    assert F.cosine_similarity(seen, centred).min() > 0.999
+
+    found, logits = learner.loss(batch)
+    likely = logits.log_softmax(1)
+    smooth = 0.9 * F.one_hot(batch.labels, logits.shape[1]) + 0.1 / logits.shape[1]
+    torch.testing.assert_close(found, -(smooth * likely).sum(1).mean())
+
+
+def test_published_heads_see_features_as_they_are_and_those_of_hashes_scaled_to_one() -> None:
+    settings = PUBLISHED["pairwise-mnist"]
+    sizes = {}
+    for name in ("vc", "separate", "hash-only", "hrn"):
+        learner = create_learner(name, (1, 28, 28), settings)
+        learner.add_task(LearnedTask("a task", ("a", "b")))
+        first: Any = learner.heads[0][0]  # type: ignore[index]
+        sizes[name] = getattr(first, "size", None)
+    assert sizes == {"vc": None, "separate": None, "hash-only": 1.0, "hrn": 1.0}
+    assert settings.label_smoothing == 0.0
+
+
 def test_the_loss_of_ell_is_that_of_its_paper() -> None:
     scenario = digits(3)
     torch.manual_seed(0)
@@ -404,7 +438,7 @@ def test_the_loss_of_ell_is_that_of_its_paper() -> None:
 
     before = functional_call(learner.encoder, encoder, (batch.images,))
     features = learner.encoder(batch.images)
-    expected = F.cross_entropy(learner.heads[2](features), batch.labels)
+    expected = F.cross_entropy(learner.heads[2](features), batch.labels, label_smoothing=settings.label_smoothing)
     for old in range(2):
         taught = functional_call(learner.heads[old], heads[old], (before,))
         soft = (taught / 2).softmax(1)

@@ -114,7 +114,7 @@ class Learner(nn.Module):
     """Whether it learns all tasks together: a landmark, not a continual learner."""
     _place: Tensor
     norm_features: ClassVar[bool] = False
-    """Whether features get a layer norm in front of the heads."""
+    """Whether features are scaled in front of the heads even where the settings leave them as they are."""
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
     """Values of options among which `hashroute search` chooses."""
 
@@ -154,7 +154,8 @@ class Learner(nn.Module):
     def add_task(self, task: LearnedTask) -> None:
         """Make room for a task: a head for it."""
         self.tasks.append(task)
-        self.heads.append(Head(self.feature_count(), self.settings.head, len(task.class_names), self.norm_features))
+        size = self.settings.feature_size or float(self.norm_features)
+        self.heads.append(Head(self.feature_count(), self.settings.head, len(task.class_names), size))
 
     def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
         """The weights that these tasks train: the encoder's and their heads'."""
@@ -174,7 +175,11 @@ class Learner(nn.Module):
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss of a batch, and the logits."""
         logits = self.heads[batch.task](self.features(batch.images, batch.task))
-        return F.cross_entropy(logits, batch.labels), logits
+        return self.errors(logits, batch.labels), logits
+
+    def errors(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean cross-entropy of answers, with labels smoothed as the settings say."""
+        return F.cross_entropy(logits, labels, label_smoothing=self.settings.label_smoothing)
 
     def look(self, tasks: Sequence[Task], first: int) -> None:
         """Called once before tasks are learned, when their heads are there; their numbers begin at first."""
@@ -531,11 +536,26 @@ class Learner(nn.Module):
             course.schedule.load_state_dict(state["schedule"])
 
 
-class Head(nn.Sequential):
-    """A task's classifier of features."""
+class ScaleFeatures(nn.Module):
+    """Takes the mean from an image's features, and scales them to a root mean square."""
 
-    def __init__(self, features: int, spec: HeadSpec, classes: int, norm: bool) -> None:
-        layers: list[nn.Module] = [nn.LayerNorm(features, elementwise_affine=False)] if norm else []
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features: (n, features)."""
+        return self.size * F.layer_norm(features, features.shape[1:])
+
+    def extra_repr(self) -> str:
+        return f"{self.size:g}"
+
+
+class Head(nn.Sequential):
+    """A task's classifier of features, which are scaled to a size first, unless that is 0."""
+
+    def __init__(self, features: int, spec: HeadSpec, classes: int, size: float) -> None:
+        layers: list[nn.Module] = [ScaleFeatures(size)] if size else []
         activation = nn.LeakyReLU if spec.activation == "leaky_relu" else nn.ReLU
         for width, rate in zip(spec.widths, spec.dropout, strict=True):
             layers += [nn.Linear(features, width), activation()]

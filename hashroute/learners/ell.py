@@ -45,7 +45,10 @@ class ELL(Vanilla):
 
     version = 2  # weight decay leaves old heads alone
     Options = ELLOptions
-    grid: ClassVar[dict[str, tuple[Any, ...]]] = {"code_weight": (0.01, 0.1, 1.0), "distillation": (1.0, 4.0)}
+    grid: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "code_weight": (0.001, 0.01, 0.1, 1.0, 10.0),
+        "distillation": (0.25, 1.0, 4.0),
+    }
     _old = range(0)
     """Tasks that are to be held while a new one is learned."""
     _teacher: dict[str, Any]
@@ -86,7 +89,7 @@ class ELL(Vanilla):
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         features = self.features(batch.images, batch.task)
         logits = self.heads[batch.task](features)
-        loss = F.cross_entropy(logits, batch.labels)
+        loss = self.errors(logits, batch.labels)
         if not self._old:
             return loss, logits
         with torch.no_grad():

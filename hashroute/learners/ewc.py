@@ -40,7 +40,7 @@ class EWC(Vanilla):
     """
 
     Options = EWCOptions
-    grid: ClassVar[dict[str, tuple[Any, ...]]] = {"weight": (1.0, 10.0, 100.0, 1e3, 1e4, 1e5)}
+    grid: ClassVar[dict[str, tuple[Any, ...]]] = {"weight": (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6)}
 
     def before_step(self) -> None:
         if not self.options.weight or not self.memory:

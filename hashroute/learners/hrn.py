@@ -285,7 +285,7 @@ class HRN(Learner):
         for _ in range(epochs):
             for rows in torch.randperm(len(features)).to(self.device).split(batch):
                 optimizer.zero_grad()
-                F.cross_entropy(head(features[rows]), labels[rows]).backward()
+                self.errors(head(features[rows]), labels[rows]).backward()
                 optimizer.step()
                 if schedule is not None:
                     schedule.step()

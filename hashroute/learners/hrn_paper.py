@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hashroute.learners.base import Batch, Familiar, LearnedTask, Learner, count_weights, register_learner
@@ -97,7 +96,7 @@ class HRNPaper(Learner):
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         routing = self.encoder(batch.images)
         logits = self.heads[batch.task](routing.features)
-        loss = F.cross_entropy(logits, batch.labels)
+        loss = self.errors(logits, batch.labels)
         if self.options.residue_weight:
             loss = loss + self.options.residue_weight * routing.residue_penalty()
         return loss, logits
