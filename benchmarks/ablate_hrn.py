@@ -119,6 +119,15 @@ class Strict(HRN):
         return earned
 
 
+class Sooner(HRN):
+    """A fork of new classes is dropped if it is behind by one standard error."""
+
+    def _earned(self, task: Task, number: int, decision: Decision) -> bool:
+        earned = super()._earned(task, number, decision)
+        forked, reused, error = (float(each or 0) for each in (decision.forked, decision.reused, decision.error))
+        return earned and (decision.known or forked - reused > 1e-7 - error)
+
+
 class Alike(HRN):
     """All levels count alike."""
 
@@ -229,6 +238,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "residues in place of hashes": (Residues, {}),
         "fork with the head trained on its parent": (TrainedHead, {}),
         "a fork must gain two standard errors": (Strict, {}),
+        "a fork may be behind by one standard error": (Sooner, {}),
         "features: all levels count alike": (Alike, {}),
         "features: the last level alone": (LastHash, {}),
         "features: maps keep their mean": (NotCentred, {}),
@@ -264,6 +274,7 @@ def main() -> None:
         fresh = {
             "tasks": [task.name for task in scenario.tasks],
             "fraction": fraction,
+            "version": HRN.version,
             "settings": settings_of(scenario).to_dict(),
             "rows": {row: {"options": options, "seeds": []} for row, options in rows.items()},
         }

@@ -39,7 +39,7 @@ def tasks() -> dict[str, tuple[Task, Settings]]:
     svhn = replace(first, test=second.train)
     cifar = held_out(load_scenario("split-cifar100").tasks[0])
     longer = replace(settings_for("split-cifar100", SHAPE), epochs=(20,))
-    return {"SVHN, 5,000 images": (svhn, settings_for("mixed", SHAPE)), "CIFAR 0-9, 3,000 images": (cifar, longer)}
+    return {"SVHN, 4,501 images": (svhn, settings_for("mixed", SHAPE)), "CIFAR 0-9, 3,000 images": (cifar, longer)}
 
 
 def measure(learner: str, seed: int, task: Task, settings: Settings) -> float:
@@ -58,8 +58,10 @@ if __name__ == "__main__":
         for name, (task, settings) in tasks().items():
             for learner in ("vc", "hrn"):
                 for row, (size, smoothing) in ROWS.items():
+                    if learner == "hrn" and not size:
+                        continue
                     done = found.setdefault(name, {}).setdefault(f"{learner}, {row}", {})
-                    if f"seed {seed}" in done or (learner == "hrn" and not size):
+                    if f"seed {seed}" in done:
                         continue
                     changed = replace(settings, feature_size=size, label_smoothing=smoothing)
                     done[f"seed {seed}"] = measure(learner, seed, task, changed)

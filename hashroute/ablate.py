@@ -19,6 +19,7 @@ from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.learners.hrn_paper import PUBLISHED
 from hashroute.scenarios import Scenario, load_scenario
 from hashroute.settings import PUBLISHED as SETTINGS
+from hashroute.settings import with_defaults
 from hashroute.storage import insert_seed, write_json
 from hashroute.training import run
 from hashroute.workers import check_counts, side_by_side
@@ -81,7 +82,7 @@ def run_ablation(settings: AblateSettings, console: Console) -> Path:
     if path.exists():
         kept = json.loads(path.read_text())
         for part in ("scenario", "tasks", "fraction", "settings"):
-            if kept.get(part) != found[part]:
+            if with_defaults(kept.get(part)) != with_defaults(found[part]):
                 raise ValueError(f"{path} was made with other {part}: choose another --output, or move it away")
         for name, row in found["rows"].items():
             if kept["rows"].get(name, {}).get("options") != row["options"]:

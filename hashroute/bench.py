@@ -25,7 +25,7 @@ from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.reporting.live import Job, live_table
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import Scenario, load_scenario
-from hashroute.settings import Profile, Settings, result_name, tuned_options
+from hashroute.settings import Profile, Settings, result_name, tuned_options, with_defaults
 from hashroute.storage import insert_seed, remove_unfinished, write_json
 from hashroute.training import check_same, describe, learner_options, run, scenario_settings
 from hashroute.workers import check_counts, side_by_side
@@ -296,6 +296,7 @@ class Results:
             return json.loads(json.dumps(self._fresh))  # type: ignore[no-any-return]
         try:
             content: dict[str, Any] = json.loads(self.path.read_text())
+            content["settings"] = with_defaults(content["settings"])
             parts = {part: content[part] for part in self._fresh}
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.path} is not a result file ({error!r}): move it away") from None

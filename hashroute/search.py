@@ -19,7 +19,7 @@ from hashroute import metrics
 from hashroute.learners import LEARNERS, find_learner
 from hashroute.scenarios import load_scenario
 from hashroute.scenarios.base import Scenario
-from hashroute.settings import Profile, result_name
+from hashroute.settings import Profile, result_name, with_defaults
 from hashroute.storage import write_json
 from hashroute.training import run, scenario_settings
 from hashroute.workers import check_counts, side_by_side
@@ -71,7 +71,8 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
     if path.exists():
         kept = json.loads(path.read_text())
         for part in ("scenario", "tasks", "fraction", "settings"):
-            if not isinstance(kept, dict) or kept.get(part) != found[part]:
+            known = with_defaults(kept.get(part)) if isinstance(kept, dict) else None
+            if known != found[part]:
                 raise ValueError(f"{path} holds a search with other {part}: choose another --output, or delete it")
         found["trials"], found["chosen"] = kept["trials"], choose(kept["trials"])
     path.parent.mkdir(parents=True, exist_ok=True)

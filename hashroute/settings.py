@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +78,13 @@ class Settings:
         )
 
 
+def with_defaults(kept: Any) -> Any:
+    """Settings as a file has them, with the defaults of those that came later; anything else as it is."""
+    if not isinstance(kept, dict):
+        return kept
+    return {each.name: each.default for each in fields(Settings) if each.default is not MISSING} | kept
+
+
 def _blocks(*widths: int) -> tuple[UnitSpec, ...]:
     """3 x 3 blocks with group norm, each followed by 2 x 2 max-pooling."""
     return tuple(UnitSpec(width, 3, 1, 1, norm_groups=8, max_pool=2) for width in widths)
@@ -126,7 +133,7 @@ _EPOCHS = {
 }
 
 
-_AS_BEFORE = {"pairwise-mnist", "fashion-mnist", "svhn-cifar100", "split-cifar100", "mixed"}
+_AS_BEFORE = {"pairwise-mnist", "fashion-mnist", "svhn-cifar100", "split-cifar100"}
 """Scenarios whose tables are still to be made anew with features scaled in front of heads, and smoothed labels."""
 
 

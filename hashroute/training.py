@@ -21,7 +21,7 @@ from hashroute.learners import Learner, create_learner, find_learner, load_learn
 from hashroute.learners.base import TaskFree, clock, options_from_dict, options_to_dict
 from hashroute.samples import samples
 from hashroute.scenarios import Scenario, Task
-from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options
+from hashroute.settings import Profile, Settings, result_name, settings_for, tuned_options, with_defaults
 from hashroute.storage import remove_unfinished, replace_file, write_json
 
 CHECKPOINT_FORMAT = 3
@@ -133,6 +133,7 @@ def describe(
 def check_same(folder: Path, described: dict[str, Any]) -> None:
     """See that a folder holds a run of these settings."""
     kept = json.loads((folder / "settings.json").read_text())
+    kept["settings"] = with_defaults(kept.get("settings"))
     for name, value in described.items():
         if kept.get(name) != value:
             inside = [key for key in value if kept[name].get(key) != value[key]] if isinstance(value, dict) else []

@@ -11,9 +11,10 @@ import torch
 from conftest import import_file
 
 from hashroute import load_scenario
+from hashroute.data import Split
 from hashroute.hashing import FeatureHash
 from hashroute.learners.base import options_from_dict
-from hashroute.learners.hrn import HRN, HRNOptions
+from hashroute.learners.hrn import HRN, Decision, HRNOptions
 from hashroute.settings import settings_for
 
 FILE = Path(__file__).parent.parent / "benchmarks" / "ablate_hrn.py"
@@ -113,3 +114,22 @@ def test_which_units_are_forked(kind: str, ablation: Any, monkeypatch: pytest.Mo
         assert learner.encoder.parents == [None, 0, 1]
         learner.ways[-1] = 0  # as if that task reused the first units
         assert learner.candidates(2, {1}) == {0: WHY[kind]}
+
+
+def test_when_a_fork_is_dropped(ablation: Any) -> None:
+    """Of 100 images the fork answers 4 right that reused units do not, and they 10 others: it is 1.6 errors behind."""
+    task = load_scenario("digits").tasks[1]
+    for kind, stays in ((HRN, True), (ablation.Sooner, False), (ablation.Strict, False)):
+        torch.manual_seed(0)
+        learner = kind((1, 8, 8), replace(settings_for("digits", (1, 8, 8), classes=2), epochs=(1,)))
+        learner.learn(load_scenario("digits").tasks[0])
+        learner.begin(task)
+        images = task.train.images[:100]
+        labels = learner.predict(images, 1)
+        labels[:10] = 1 - labels[:10]
+        learner.scratch["right"] = torch.arange(100) < 96
+        decision = Decision("second", reused=96.0)
+        assert learner._earned(replace(task, validation=Split(images, labels)), 1, decision) == stays
+        assert decision.error is not None
+        assert 1 < (96 - 90) / decision.error < 2
+        assert not decision.known

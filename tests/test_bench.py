@@ -28,6 +28,7 @@ from safetensors.torch import load_file
 import hashroute
 from hashroute.cli import main
 from hashroute.learners import LEARNERS
+from hashroute.reporting.gather import gather
 from hashroute.reporting.live import Job, duration, overview, time_left
 
 COMMAND = [sys.executable, "-m", "hashroute", "bench"]
@@ -597,6 +598,22 @@ def test_other_settings_for_the_same_file_are_refused(bench: Bench) -> None:
     assert said.startswith(f"hashroute: results/{NAME}.json was made with other settings")
     assert "epochs: [1] there, [2] here" in said
     assert said.count("\n") == 1
+
+
+def test_files_from_before_a_setting_came_are_gone_on_with(bench: Bench, tmp_path: Path) -> None:
+    assert bench(*QUICK, "--learners", "vc")[0] == 0
+    folder = tmp_path / "runs" / NAME / "vc-seed0"
+    for path in (tmp_path / "results" / f"{NAME}.json", folder / "settings.json"):
+        kept = json.loads(path.read_text())
+        assert kept["settings"].pop("pool") == 0, "its default"
+        path.write_text(json.dumps(kept))
+    code, _, said = bench(*QUICK, "--learners", "vc", "--seeds", "2")
+    assert code == 0, said
+    assert results(tmp_path)["learners"]["vc"]["seeds"] == [0, 1]
+    assert results(tmp_path)["settings"]["pool"] == 0
+    assert bench(*QUICK, "--learners", "vc", "--results", "others")[0] == 0, "the run is taken as it is"
+    (group,), _ = gather([folder, tmp_path / "runs" / NAME / "vc-seed1"])
+    assert [run.seed for run in group.learners["vc"]] == [0, 1]
 
 
 def test_how_many_images_there_are_is_said_and_kept(bench: Bench, tmp_path: Path) -> None:

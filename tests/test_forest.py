@@ -569,10 +569,23 @@ def test_a_fork_that_gains_enough_stays() -> None:
     assert decision["bytes_added"] == 4 * grower.encoder.weights(1) + kept["memory"] // 2
 
 
+def test_heads_on_frozen_units_learn_smoothed_labels() -> None:
+    grower = learner()
+    grower.settings = replace(grower.settings, label_smoothing=0.5)
+    grower.learn(digits(1).tasks[0])
+    labels = torch.arange(64) % 2
+    apart = torch.randn(grower.feature_count())
+    features = torch.randn(64, len(apart)) + 4 * (labels[:, None] - 0.5) * apart
+    head = copy.deepcopy(grower.heads[0])
+    grower._train_head(head, features, labels, 60)
+    sure = head(features).softmax(1).gather(1, labels[:, None])
+    torch.testing.assert_close(sure.mean(), torch.tensor(0.75), rtol=0.0, atol=0.05)
+
+
 @pytest.mark.parametrize(
     ("gained", "lost", "new", "known"),
-    [(0, 0, False, False), (5, 5, True, False), (10, 12, True, False), (2, 12, False, False), (3, 0, True, False)]
-    + [(4, 1, True, False), (10, 0, True, True), (10, 8, True, False), (12, 2, True, True)],
+    [(0, 0, False, False), (5, 5, True, False), (10, 12, True, False), (4, 10, True, False), (2, 12, False, False)]
+    + [(3, 0, True, False), (4, 1, True, False), (10, 0, True, True), (10, 8, True, False), (12, 2, True, True)],
 )
 def test_what_a_fork_must_gain(gained: int, lost: int, new: bool, known: bool) -> None:
     """Of 100 images the fork answers some right that reused units do not, and the other way round."""

@@ -387,7 +387,7 @@ def test_old_heads_train_through_distillation_only() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("name", [name for name in BUILT_IN if name not in ("hrn-paper", "joint")])
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_heads_of_all_learners_see_features_of_one_size_and_learn_smoothed_labels(name: str) -> None:
     scenario = digits()
     settings = short(head=replace(short().head, dropout=(0.0,)), augment=False)
@@ -404,9 +404,26 @@ def test_heads_of_all_learners_see_features_of_one_size_and_learn_smoothed_label
     assert F.cosine_similarity(seen, centred).min() > 0.999
 
     found, logits = learner.loss(batch)
+    if name == "hrn-paper":
+        found = learner.errors(logits, batch.labels)  # its loss has a penalty more
     likely = logits.log_softmax(1)
     smooth = 0.9 * F.one_hot(batch.labels, logits.shape[1]) + 0.1 / logits.shape[1]
     torch.testing.assert_close(found, -(smooth * likely).sum(1).mean())
+
+
+def test_models_from_before_features_were_scaled_answer_as_they_did(tmp_path: Path) -> None:
+    scenario = digits(1)
+    for name in ("vc", "hrn"):
+        torch.manual_seed(0)
+        learner = create_learner(name, scenario.image_shape, short(feature_size=0.0, label_smoothing=0.0))
+        learner.learn(scenario.tasks[0])
+        learner.save(tmp_path / name)
+        described = json.loads((tmp_path / name / "learner.json").read_text())
+        for setting in ("feature_size", "label_smoothing"):
+            assert described["settings"].pop(setting) == 0
+        (tmp_path / name / "learner.json").write_text(json.dumps(described))
+        images = scenario.tasks[0].test.images
+        assert torch.equal(load_learner(tmp_path / name).logits(images, 0), learner.logits(images, 0))
 
 
 def test_published_heads_see_features_as_they_are_and_those_of_hashes_scaled_to_one() -> None:

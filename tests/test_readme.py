@@ -58,8 +58,13 @@ def test_the_learner_of_ones_own_in_the_docs_works(tmp_path: Path) -> None:
 
 def test_links_lead_somewhere() -> None:
     for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, heading in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
+            other = page.parent / target if target else page
+            assert other.exists(), f"{page.name} links to {target}"
+            if heading:
+                headings = re.findall(r"^#+ (.+)$", other.read_text(), re.M)
+                slugs = [re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings]
+                assert heading in slugs, f"{page.name} links to {target}#{heading}"
 
 
 README = (ROOT / "README.md").read_text()

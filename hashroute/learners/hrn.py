@@ -112,11 +112,13 @@ class HRN(Learner):
     A task's data is looked at, and compared with what is remembered. A head is trained on the frozen units of the most
     recent path, and of the most recent one of such data, if that is another. Where it does best, the first of them at a
     tie, these units are forked and trained together with a new head. The fork stays, frozen for good, unless it is
-    behind by a standard error on validation images, or no different. Where the same classes of such data were learned
-    before, their head goes on on its own units, too, and the fork stays only if it is ahead of all by more than two.
+    behind by two standard errors on validation images, or no different. Where the same classes of such data were
+    learned before, their head goes on on its own units, too, and the fork stays only if it is ahead of all by as much.
     """
 
-    version = 3  # 2: a fork starts with a new head; 3: paths of the same data and classes are reused, but not forked
+    version = 4
+    """2: a fork starts with a new head. 3: paths of the same data and classes are reused, but not forked. 4: forks may
+    be behind by two standard errors instead of one."""
     Options = HRNOptions
     norm_features = True
     encoder: Forest
@@ -325,7 +327,7 @@ class HRN(Learner):
     def _earned(self, task: Task, number: int, decision: Decision) -> bool:
         """Whether the fork is to stay, by its difference from the reused units on validation images.
 
-        For classes known there it must be ahead by more than two standard errors. Else it must not be behind by one:
+        For classes known there it must be ahead by more than two standard errors. Else it must not be behind by two:
         what it has learned will help the next task, too, and no validation image of this one shows that.
         """
         right = self.predict(task.validation.images, number).cpu() == task.validation.labels
@@ -333,7 +335,7 @@ class HRN(Learner):
         decision.forked = 100 * right.double().mean().item()
         error = difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else 0.0
         decision.error = 100 * error
-        return difference.mean().item() > (2 * error if decision.known else -error) + 1e-9  # not by rounding alone
+        return difference.mean().item() > 2 * (error if decision.known else -error) + 1e-9  # not by rounding alone
 
     # ---------------------------------------------------------------- what it remembers of data
 

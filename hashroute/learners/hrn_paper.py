@@ -49,7 +49,7 @@ class HRNPaperOptions:
 
 @register_learner("hrn-paper")
 class HRNPaper(Learner):
-    """The hash-routed network as published: Algorithm 1, chunk-sum channels, the residue penalty, plain heads."""
+    """The hash-routed network as published: Algorithm 1, chunk-sum channels, the residue penalty."""
 
     Options = HRNPaperOptions
     encoder: HashRoutedNetwork

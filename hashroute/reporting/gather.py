@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hashroute.learners import LEARNERS
+from hashroute.settings import with_defaults
 
 Rows = list[list[float | None]]
 
@@ -113,7 +114,9 @@ def gather(paths: Sequence[Path]) -> tuple[list[Group], list[str]]:
     left_out: list[str] = []
     for path in paths:
         for group in _read(path, left_out):
-            key = json.dumps([group.scenario, group.tasks, group.settings, group.fraction, group.evaluate_on])
+            settings = with_defaults(group.settings)  # an older file may lack some
+            parts = [group.scenario, group.tasks, settings, group.fraction, group.evaluate_on]
+            key = json.dumps(parts, sort_keys=True)
             found = groups.setdefault(key, group)
             if found is not group:
                 for name, runs in group.learners.items():
