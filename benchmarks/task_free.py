@@ -24,7 +24,7 @@ from hashroute.training import share_right
 
 OUTPUT = Path(__file__).parent / "results" / "task_free.json"
 IMAGES = 500
-TRUST = ((60, 60), (40, 120), (60, 120), (80, 120), (60, 80), (60, 200))
+TRUST = ((60, 60), (40, 120), (60, 120), (80, 120), (60, 80), (60, 200), (20, 40), (30, 60), (40, 80))
 """In nats between tasks of one kind, and between kinds."""
 
 
