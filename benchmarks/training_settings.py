@@ -23,7 +23,7 @@ from hashroute.settings import Settings, settings_for
 from hashroute.storage import write_json
 
 OUTPUT = Path(__file__).parent / "results" / "training_settings.json"
-COMMAND = "python benchmarks/training_settings.py 0 1"
+COMMAND = "python benchmarks/training_settings.py 0"
 SHAPE = (3, 32, 32)
 ROWS = {
     "features as they are": (0.0, 0.0),  # vc alone: those of hrn are scaled to 1
