@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from forks import held_out
+from forks import EPOCHS, held_out
 
 from hashroute import create_learner, load_scenario
 from hashroute.scenarios import Task
@@ -38,7 +38,7 @@ def tasks() -> dict[str, tuple[Task, Settings]]:
     first, second = (task for task in load_scenario("mixed").tasks if task.name.startswith("SVHN"))
     svhn = replace(first, test=second.train)
     cifar = held_out(load_scenario("split-cifar100").tasks[0])
-    longer = replace(settings_for("split-cifar100", SHAPE), epochs=(20,))
+    longer = replace(settings_for("split-cifar100", SHAPE), epochs=(EPOCHS,))
     return {"SVHN, 4,501 images": (svhn, settings_for("mixed", SHAPE)), "CIFAR 0-9, 3,000 images": (cifar, longer)}
 
 

@@ -82,7 +82,7 @@ def run_ablation(settings: AblateSettings, console: Console) -> Path:
     if path.exists():
         kept = json.loads(path.read_text())
         for part in ("scenario", "tasks", "fraction", "settings"):
-            if with_defaults(kept.get(part)) != with_defaults(found[part]):
+            if with_defaults(kept.get(part)) != found[part]:
                 raise ValueError(f"{path} was made with other {part}: choose another --output, or move it away")
         for name, row in found["rows"].items():
             if kept["rows"].get(name, {}).get("options") != row["options"]:
