@@ -17,7 +17,6 @@ import math
 from functools import lru_cache
 
 import torch
-from scipy.linalg import eigh
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, pad
 
@@ -167,6 +166,8 @@ class Memories(nn.Module):
 
 def _principal(centred: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest variances of centred rows, falling, (count,), and the directions they belong to, (count, s)."""
+    from scipy.linalg import eigh  # takes a while, and nothing else needs it
+
     n, features = centred.shape
     if not count:
         return centred.new_zeros(0), centred.new_zeros(0, features)

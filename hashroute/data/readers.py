@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.io import loadmat
 from torch import Tensor
 
 
@@ -142,6 +141,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 def read_svhn_split(path: Path) -> Split:
     """A split of SVHN's cropped digits; label 10 stands for the digit 0. A part of the published file is fine."""
+    from scipy.io import loadmat  # takes a while, and nothing else needs it
+
     with named(path):
         content = loadmat(path)
         pixels = checked_images(path, content["X"].transpose(3, 2, 0, 1), (3, 32, 32), None)
