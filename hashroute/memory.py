@@ -105,20 +105,20 @@ class Memories(nn.Module):
         rest = torch.tensor(1 / features, dtype=data.dtype)  # one sample does not show how they vary: as if at random
         if len(data) > 1:
             rest = ((data.var(0).sum() - values.sum()) / (features - count)).clamp_min(LEAST_VARIANCE)
-        new = {
+        new = Memories(features, room)
+        gaussian = {
             "means": mean,
             "directions": pad(vectors, (0, 0, 0, room - count)),
             "variances": torch.maximum(pad(values, (0, room - count)), rest),
             "rests": rest,
-            "usual": torch.zeros(2),
         }
-        for name, value in new.items():
-            buffer = getattr(self, name)
-            self._buffers[name] = torch.cat([buffer, value.to(buffer)[None]])
-        own = self.log_likelihood(held_out)[:, -1]
-        self.usual[-1, 0] = own.mean()
-        spread = own.std().item() if len(own) > 1 else 0.0
-        self.usual[-1, 1] = max(spread, math.sqrt(features / 2))  # few samples say too little: a Gaussian's is as much
+        new._buffers |= {name: value.to(getattr(self, name))[None] for name, value in gaussian.items()}
+        own = new.log_likelihood(held_out)[:, 0]
+        spread = own.std() if len(own) > 1 else torch.zeros_like(own[0])
+        least = math.sqrt(features / 2)  # few samples say too little: a Gaussian's deviation is as much
+        new._buffers["usual"] = torch.stack([own.mean(), spread.clamp_min(least)])[None].to(self.usual)
+        both = zip(self.named_buffers(), new.buffers(), strict=True)
+        self._buffers |= {name: torch.cat([ours, theirs]) for (name, ours), theirs in both}
 
     @torch.no_grad()
     def log_likelihood(self, hashed: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class Memories(nn.Module):
         features, count = self.means.shape[1], self.variances.shape[1]
         volume = self.variances.log().sum(1) + (features - count) * self.rests.log() + features * math.log(2 * math.pi)
         likely: Tensor = -0.5 * ((along.square() / self.variances).sum(2) + across / self.rests + volume)
-        return likely
+        return likely.to(self.means)
 
     @torch.no_grad()
     def divergence(self, hashed: Tensor) -> Tensor:
@@ -146,18 +146,17 @@ class Memories(nn.Module):
         inside = (held * (shift.square() / self.variances + _excess(spread, self.variances))).sum(1)
         outside = drift / self.rests + others * _excess(spare / others, self.rests)
         divergence: Tensor = 0.5 * (inside + outside)
-        return divergence
+        return divergence.to(self.means)
 
     def _apart(self, hashed: Tensor) -> tuple[Tensor, Tensor]:
-        """q, (n, memories, m), and |c|^2 - |q|^2, (n, memories)."""
-        several, count, _ = self.directions.shape
-        table = torch.cat([self.directions.flatten(0, 1), self.means])  # all that h is multiplied with
-        products = hashed @ table.T
-        along = (
-            products[:, : several * count].view(len(hashed), several, count)
-            - (self.directions @ self.means[:, :, None])[..., 0]
-        )
-        distance = hashed.square().sum(1)[:, None] - 2 * products[:, several * count :] + self.means.square().sum(1)
+        """q, (n, memories, m), and |c|^2 - |q|^2, (n, memories), of which little is left where data hardly varies."""
+        exact = torch.float32 if hashed.device.type == "mps" else torch.float64
+        hashed, means, directions = (each.to(exact) for each in (hashed, self.means, self.directions))
+        several, count, _ = directions.shape
+        products = hashed @ torch.cat([directions.flatten(0, 1), means]).T
+        centre = (directions @ means[:, :, None])[..., 0]
+        along = products[:, : several * count].view(len(hashed), several, count) - centre
+        distance = hashed.square().sum(1)[:, None] - 2 * products[:, several * count :] + means.square().sum(1)
         return along, (distance - along.square().sum(2)).clamp_min(0)
 
     def extra_repr(self) -> str:

@@ -144,15 +144,18 @@ def settings_for(scenario: str, image_shape: Sequence[int], profile: Profile = "
             known = ", ".join(PUBLISHED)
             raise ValueError(f"there are no published settings for {scenario!r}: expected one of {known}")
         return PUBLISHED[scenario]
-    side = min(image_shape[1:])
+    height, width = image_shape[1:]
+    side = min(height, width)
+    if side < 4:
+        raise ValueError(f"images are of {height} x {width} pixels: expected at least 4 x 4")
     encoder = _blocks(32, 64, 128) if side >= 32 else _blocks(16, 32, 64) if side >= 16 else _blocks(16, 32)
-    pool = 4 if side > 32 else 0
-    last = pool or side >> len(encoder)
+    pool = 4 if max(height, width) > 32 else 0
+    levels = len(encoder)
     return Settings(
         epochs=_EPOCHS.get(scenario, (10,)),
         batch_size=32,
         encoder=encoder,
-        features=encoder[-1].channels_out * last**2,  # as many as the plain encoder gives
+        features=encoder[-1].channels_out * (pool**2 or (height >> levels) * (width >> levels)),  # as a plain one's
         pool=pool,
         head=HeadSpec() if classes <= 2 else LARGE_HEAD,
         feature_size=0.0 if scenario in _AS_BEFORE else 0.25,

@@ -524,6 +524,7 @@ def test_matrices_of_the_two_latest_runs_fit_the_screen(tmp_path: Path) -> None:
             row = [90.0 if task else 100.0 - known for task in range(known)] + [None] * (40 - known)
             record = {"task": f"a task with a long name {known}", "images": 10, "seconds": 0.1, "accuracy": row}
             record |= {"epoch": 1, "epochs": 1, "loss": 123.456, "validation_accuracy": 100.0}
+            record["decision"] = {"said": f"task {known}: forks task {known - 1}"}
             with open(jobs[-1].folder / "epochs.jsonl", "a") as log:
                 log.write(json.dumps(record) + "\n")
         jobs[-1].look()
@@ -531,6 +532,9 @@ def test_matrices_of_the_two_latest_runs_fit_the_screen(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 100
     assert len(lines) < 40
     assert re.findall(r"a-learner, seed \d, %", "".join(lines)) == ["a-learner, seed 1, %", "a-learner, seed 2, %"]
+    assert [line for line in lines if "forks" in line] == [
+        f"a-learner, seed {seed}, task 30: forks task 29" for seed in (1, 2)
+    ]
     jobs[2].state = "done"
     assert "a-learner, seed 0, %" in "".join(shown(jobs))
 

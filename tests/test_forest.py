@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
@@ -76,6 +78,28 @@ def test_a_memory_equals_a_direct_computation_in_float64(size: int, room: int, s
         covariance = kept @ torch.diag(variances) @ kept.T + rest * (torch.eye(size) - kept @ kept.T)
         gaussian = torch.distributions.MultivariateNormal(mean, covariance)
         torch.testing.assert_close(found[:, path], gaussian.log_prob(others), rtol=1e-6, atol=1e-4)
+
+
+def test_data_that_hardly_varies_is_scored_exactly() -> None:
+    generator = torch.Generator().manual_seed(0)
+    usual = torch.randn(3, 1, 1000, generator=generator)
+
+    def some(kind: int, n: int = 400) -> Tensor:  # as from cameras that do not move
+        moved = usual[kind] + 1e-3 * torch.randn(n, 1000, generator=generator)
+        return torch.nn.functional.normalize(moved)
+
+    memories, exact = Memories(1000, 16), Memories(1000, 16).double()
+    for kind in range(3):
+        seen, held_out = some(kind), some(kind, 100)
+        memories.write(seen, held_out)
+        exact.write(seen.double(), held_out.double())
+    others = some(1, 200)
+    found, expected = memories.log_likelihood(others)[:, 1], exact.log_likelihood(others.double())[:, 1]
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=0.1)
+    torch.testing.assert_close(memories.usual.double(), exact.usual, rtol=0, atol=0.1)
+    far = memories.divergence(others)
+    torch.testing.assert_close(far[1].double(), exact.divergence(others.double())[1], rtol=0, atol=0.1)
+    assert far[1] < 20 < min(far[0], far[2])
 
 
 def test_own_data_is_familiar_and_other_data_is_not() -> None:
@@ -300,6 +324,26 @@ def test_nothing_is_forgotten_bit_for_bit(rank: int) -> None:
     assert grower.ways == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_saved_forest_grows_on_as_if_it_had_never_been_saved(rank: int, tmp_path: Path) -> None:
+    *tasks, last = digits(4).tasks
+    torch.manual_seed(0)
+    grower = Grower((1, 8, 8), short(), HRNOptions(rank=rank))
+    for task in tasks:
+        grower.learn(task)
+    grower.save(tmp_path)
+    again = Grower.from_description(json.loads((tmp_path / "learner.json").read_text()))
+    again.load_state(load_file(tmp_path / "model.safetensors"))
+    for each in (grower, again):
+        torch.manual_seed(7)
+        each.learn(last)
+    assert again.description() == grower.description()
+    assert [decision["action"] for decision in again.decisions] == ["fresh", "fork", "fork", "fork"]
+    ours, theirs = grower.state(), again.state()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
 def test_growth_is_earned_and_the_same_task_twice_adds_nothing() -> None:
     task = digits(1).tasks[0]
     grower = learner()
@@ -455,7 +499,8 @@ def test_a_task_that_was_interrupted_while_it_was_looked_at_has_not_begun(
     grower.predict(tasks[0].test.images)
 
 
-def test_the_end_of_a_task_that_was_interrupted_can_be_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moment", ["write", "log_likelihood"])
+def test_the_end_of_a_task_that_was_interrupted_can_be_done_again(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
     for interrupted in (False, True):
         grower, (first, second) = learner(), digits(2).tasks
@@ -469,7 +514,7 @@ def test_the_end_of_a_task_that_was_interrupted_can_be_done_again(monkeypatch: p
                 raise KeyboardInterrupt
 
             with monkeypatch.context() as patch:
-                patch.setattr(Memories, "write", interrupt)
+                patch.setattr(Memories, moment, interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     grower.finish(second)
         grower.finish(second)
@@ -499,12 +544,12 @@ def test_pixels_that_are_no_numbers_are_named() -> None:
     with pytest.raises(ValueError, match="has learned no task yet"):
         grower.encode(task.test.images)
     grower.learn(task)
-    images = task.test.images[:5].float() / 16
+    images = task.test.images[:5].float() / 255
     grower.predict(images)
-    for wrong in (math.nan, math.inf):
+    for wrong in (math.nan, math.inf, 255.0, -0.1):
         images[3, 0, 2, 2] = wrong
         for ask in (grower.predict, grower.encode, grower.unfamiliar, grower.familiarity):
-            with pytest.raises(ValueError, match="image 3 has pixels that are not finite"):
+            with pytest.raises(ValueError, match="image 3 has pixels that are not from 0 to 1"):
                 ask(images)
 
 
@@ -623,7 +668,7 @@ def test_a_bound_admits_what_fits_and_nothing_more() -> None:
         for number, task in enumerate(tasks):
             grower.learn(task)
             if number == 1:
-                assert sum(grower.bytes_kept().values()) == most
+                assert sum(grower.bytes_kept().values()) == most, "what the bound allows is used up"
         assert [decision["action"] for decision in grower.decisions] == ["fresh", "fork", "reuse", "reuse"]
         assert grower.encoder.weights(0) * 2 == sum(map(grower.encoder.weights, range(2))), "two paths, and no more"
         assert len(grower.encoder) == 2
@@ -650,11 +695,15 @@ def test_small_forks_fit_where_large_ones_do_not() -> None:
     ("options", "said"),
     [
         ({"max_units": 1}, "max_units of hrn is 1: expected at least 2, the units of one path"),
-        ({"rank": -1}, "rank of hrn is -1: expected at least 0"),
-        ({"looked_at": 0}, "looked_at of hrn is 0: expected at least 1"),
+        ({"rank": -1}, "rank of hrn is -1: expected a whole number, at least 0"),
+        ({"rank": 1.5}, "rank of hrn is 1.5: expected a whole number, at least 0"),
+        ({"looked_at": 0}, "looked_at of hrn is 0: expected a whole number, at least 1"),
+        ({"max_bytes": -1}, "max_bytes of hrn is -1: expected a whole number, at least 1"),
+        ({"within": math.nan}, "within of hrn is nan: expected a number, at least 0"),
+        ({"trust": math.inf}, "trust of hrn is inf: expected a number, at least 0"),
     ],
 )
-def test_options_that_cannot_be_are_named(options: dict[str, int], said: str) -> None:
+def test_options_that_cannot_be_are_named(options: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         learner(**options)
 
@@ -847,3 +896,19 @@ def test_real_data_sets_are_told_apart() -> None:
     assert said["MNIST, part 2"]["looks_like"] == "MNIST"
     assert said["MNIST"]["looks_like"] is None
     assert said["CIFAR 10-19"]["action"] == "fork"
+    assert said["CIFAR 10-19"]["forked"] > said["CIFAR 10-19"]["reused"], "and not only because it may be behind"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SVHN", "CIFAR 0-9"])
+def test_the_same_task_twice_adds_nothing_though_there_is_much_to_learn(name: str) -> None:
+    if any(not dataset_status(dataset).sizes for dataset in DATASETS):
+        pytest.skip("the data sets are not here")
+    (task,) = (task for task in load_scenario("mixed").tasks if task.name == name)
+    torch.manual_seed(0)
+    grower: Any = create_learner("hrn", (3, 32, 32), settings_for("mixed", (3, 32, 32)))
+    grower.learn(task)
+    grower.learn(replace(task, name="again"))
+    assert grower.decisions[1]["looks_like"] == name
+    assert (grower.decisions[1]["units_added"], grower.decisions[1]["bytes_added"]) == (0, 0)
+    assert (len(grower.encoder), len(grower.memories)) == (1, 1)

@@ -685,10 +685,54 @@ def test_a_diverging_learner_says_so() -> None:
         run(digits(1), "vc", short(1, learning_rate=1e30, one_cycle=False))
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64)])
+@pytest.mark.parametrize(
+    "shape", [(1, 4, 4), (1, 8, 8), (1, 20, 31), (1, 28, 28), (3, 32, 32), (3, 32, 48), (3, 64, 64)]
+)
 def test_heads_are_as_large_for_every_learner(shape: tuple[int, ...]) -> None:
     settings = settings_for("mine", shape)
     assert create_learner("vc", shape, settings).encoder(torch.zeros(1, *shape)).shape[1] == settings.features
+
+
+def test_images_that_are_too_small_are_named() -> None:
+    with pytest.raises(ValueError, match="images are of 3 x 9 pixels: expected at least 4 x 4"):
+        settings_for("mine", (1, 3, 9))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_features_with_no_task_given_are_those_of_the_task_an_image_is_taken_for(name: str) -> None:
+    scenario = digits(3)
+    learner = learned(name, scenario)
+    images = torch.cat([task.test.images[:20] for task in scenario.tasks])
+    features, found = learner.encode(images), learner.predict(images).tasks
+    for number in range(3):
+        taken = found == number
+        if taken.any():
+            torch.testing.assert_close(features[taken], learner.encode(images[taken], number))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_pixels_may_be_of_any_precision(name: str) -> None:
+    scenario = digits(2)
+    learner, images = learned(name, scenario), scenario.tasks[0].test.images[:20]
+    expected = learner.logits(images, 0)
+    for kind in (torch.float32, torch.float64):
+        torch.testing.assert_close(learner.logits(images.to(kind) / 255, 0), expected)
+    assert torch.equal(learner.predict(images.double() / 255).tasks, learner.predict(images).tasks)
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "joint"])
+def test_a_saved_learner_goes_on_as_if_it_had_never_been_saved(name: str, tmp_path: Path) -> None:
+    *tasks, last = digits(3).tasks
+    learner = learned(name, Scenario("two", tasks))
+    learner.save(tmp_path)
+    others = learner, load_learner(tmp_path)
+    for each in others:
+        torch.manual_seed(7)
+        each.learn(last)
+    assert others[0].description() == others[1].description()
+    assert same_weights(*others)
+    assert others[0].memory.keys() == others[1].memory.keys()
+    assert all(torch.equal(kept, others[1].memory[key]) for key, kept in others[0].memory.items())
 
 
 @pytest.mark.parametrize("scenario", PUBLISHED)

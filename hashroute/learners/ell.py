@@ -55,7 +55,7 @@ class ELL(Vanilla):
 
     @classmethod
     def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:  # noqa: ARG003
-        return {"code_size": 300} if scenario == "svhn-cifar100" else {}
+        return {"code_size": 300} if min(image_shape[1:]) >= 32 else {}  # as published for SVHN and CIFAR-100
 
     def undecayed(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
         if self.options.distillation:
@@ -112,7 +112,10 @@ class ELL(Vanilla):
             self.memory[f"code.{number}.weight"], self.memory[f"code.{number}.bias"] = weight, bias
 
     def _train_autoencoder(self, task: Task, number: int) -> tuple[Tensor, Tensor]:
-        """Weights (code, features) and bias (code,) of the encoder of an autoencoder that serves the task's head."""
+        """Weights (code, features) and bias (code,) of the encoder of an autoencoder that serves the task's head.
+
+        Labels are as they are: nothing is learned here that could become too sure of itself.
+        """
         features, head = self.encode(task.train.images, number), self.heads[number]
         labels, count = task.train.labels.to(self.device), features.shape[1]
         if self.options.code_size >= count:

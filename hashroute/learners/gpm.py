@@ -66,6 +66,11 @@ class GPM(Vanilla):
                 old = self.memory.get(f"basis.{layer}", energy.new_zeros(len(energy), 0)).cpu()
                 self.memory[f"basis.{layer}"] = extend_basis(old, energy, threshold).to(self.device)
 
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        super().load_state(state)
+        # Column after column, as a decomposition gives them: products of rows are rounded in another way.
+        self.memory = {name: basis.T.contiguous().T for name, basis in self.memory.items()}
+
     @torch.no_grad()
     def _energies(self, task: Task, number: int) -> list[Tensor]:
         """For each convolution the sum of x x' over the patches x that it sees, each with a 1 at its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -52,10 +53,14 @@ class HRNOptions:
     """The same of a nat between kinds of data."""
 
     def __post_init__(self) -> None:
-        least = {"rank": 0, "looked_at": 1, "directions": 1, "memory_features": 2, "remembered": 1, "within": 0}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ValueError(f"{name} of hrn is {getattr(self, name)}: expected at least {bound}")
+        whole = {"rank": 0, "looked_at": 1, "directions": 1, "memory_features": 2, "remembered": 1}
+        whole |= {name: 1 for name in ("max_units", "max_bytes") if getattr(self, name) is not None}
+        others = dict.fromkeys(("within", "trust", "trust_in_kinds"), 0)
+        for name, bound in (whole | others).items():
+            value = getattr(self, name)
+            if not bound <= value < math.inf or (name in whole and value != int(value)):
+                kind = "a whole number" if name in whole else "a number"
+                raise ValueError(f"{name} of hrn is {value}: expected {kind}, at least {bound}")
 
 
 @dataclass
@@ -352,7 +357,7 @@ class HRN(Learner):
     def familiarity(self, images: Tensor) -> Tensor:
         """(n, memories) how likely images are beside what is usual for remembered data, in deviations."""
         usual = self.memories.usual
-        return (self._likely(images) - usual[:, 0]) / usual[:, 1].clamp_min(1e-6)
+        return (self._likely(images) - usual[:, 0]) / usual[:, 1]
 
     def unfamiliar(self, images: Tensor) -> Tensor:
         """(n,) which images are unlike all data that is remembered."""

@@ -37,6 +37,8 @@ class Job:
     """Of the last epoch."""
     matrix: list[tuple[str, list[float | None]]] = field(default_factory=list)
     """After each task its name, and the accuracy of every task."""
+    decision: str = ""
+    """What it decided last, and why."""
     begun: tuple[float, int] | None = None
     """When an epoch was first seen to end, and the images trained on by then."""
     seen: float = 0.0
@@ -57,6 +59,8 @@ class Job:
         if trained != self.trained:
             self.trained, self.record, self.seen = trained, records[-1], time.monotonic()
             self.matrix = [(record["task"], record["accuracy"]) for record in records if "accuracy" in record]
+            decisions = [record["decision"].get("said", "") for record in records if "decision" in record]
+            self.decision = decisions[-1] if decisions else ""
             self.begun = self.begun or (self.seen, trained)
             if self.state == "waiting":
                 self.state = "running"
@@ -118,7 +122,8 @@ def overview(jobs: Sequence[Job], at_once: int) -> RenderableType:
     said = f"{done} of {len(jobs)} runs done" + ("" if left is None else f", about {duration(left)} left")
     running = [job for job in jobs if job.state == "running" and job.matrix]
     latest = sorted(running, key=lambda job: job.begun or (0.0, 0))[-MATRICES:]
-    return Group(table, said, Columns(map(matrix_table, latest), padding=(0, 3)))
+    decided = [Text(f"{job.learner}, seed {job.seed}, {job.decision}") for job in latest if job.decision]
+    return Group(table, said, *decided, Columns(map(matrix_table, latest), padding=(0, 3)))
 
 
 def time_left(jobs: Sequence[Job], at_once: int) -> float | None:
