@@ -70,6 +70,8 @@ class Fresh(HRN):
 class LastLevel(HRN):
     """A fork has a last unit of its own; those below stay its parent's."""
 
+    own = 1
+
     def look(self, tasks: Sequence[Task], first: int) -> None:
         super().look(tasks, first)
         if first:
@@ -79,7 +81,7 @@ class LastLevel(HRN):
         super().consolidate(tasks, first)
         if self.decisions[-1]["action"] == "fork":
             lower = 4 * count_weights(self._lower(self.ways[first]))
-            amend(self, units_added=1, bytes_added=self.decisions[-1]["bytes_added"] - lower)
+            amend(self, units_added=self.own, bytes_added=self.decisions[-1]["bytes_added"] - lower)
 
     def parameter_counts(self) -> dict[str, int]:
         counts = super().parameter_counts()
@@ -96,8 +98,14 @@ class LastLevel(HRN):
 
     def _lower(self, path: int) -> nn.ModuleList:
         units: Any = self.encoder.paths[path]
-        lower: nn.ModuleList = units[:-1]
+        lower: nn.ModuleList = units[: -self.own]
         return lower
+
+
+class LastTwo(LastLevel):
+    """A fork has two units of its own."""
+
+    own = 2
 
 
 class TrainedHead(HRN):
@@ -232,6 +240,7 @@ ROWS: dict[str, dict[str, Row]] = {
         "no fork: units shared and trained on": (Shared, {}),
         "fork from nothing": (Fresh, {}),
         "fork of the last level": (LastLevel, {}),
+        "fork of the last two levels": (LastTwo, {}),
         "fork of rank 4": (HRN, {"rank": 4}),
         "fork of rank 16": (HRN, {"rank": 16}),
         "fork of rank 64": (HRN, {"rank": 64}),

@@ -45,7 +45,7 @@ def block(kind: str, name: str) -> str:
     if kind == "distances":
         return distances(content)
     if kind == "decisions":
-        return "\n".join(f"- {decision['said']}" for decision in content["learners"]["hrn"]["decisions"][0]) + "\n"
+        return decisions(content["learners"]["hrn"])
     if kind == "headline":
         return headline(content) + f"\n`{content['command']}`, [results/{name}.json](results/{name}.json)\n"
     if kind == "figure":
@@ -59,6 +59,23 @@ def headline(content: dict[str, Any]) -> str:
     headers, rows = summary(content)
     shown = ["learner", "final", "forgetting", "no task given"]
     return markdown(shown, [[row[headers.index(name)] for name in shown] for row in rows])
+
+
+def decisions(entry: dict[str, Any]) -> str:
+    """What hrn decided in its first run, and where it went another way in the others."""
+
+    def way(decision: dict[str, Any]) -> tuple[Any, ...]:
+        return decision["action"], decision["looks_like"], decision["parent"]
+
+    first, *others = entry["decisions"]
+    lines = [f"- {decision['said']}" for decision in first]
+    for seed, decided in zip(entry["seeds"][1:], others, strict=True):
+        lines += [
+            f"- in seed {seed}, {there['said']}"
+            for here, there in zip(first, decided, strict=True)
+            if way(here) != way(there)
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def distances(content: dict[str, Any]) -> str:
