@@ -26,6 +26,8 @@ OUTPUT = Path(__file__).parent / "results" / "task_free.json"
 IMAGES = 500
 TRUST = ((60, 60), (40, 120), (60, 120), (80, 120), (60, 80), (60, 200), (20, 40), (30, 60), (40, 80))
 """In nats between tasks of one kind, and between kinds."""
+TRUST_BESIDE_SOFTMAX = ((5, 10), (10, 20), (20, 40), (30, 60))
+"""The same, beside the logarithm of a softmax, which varies less than logits do."""
 
 
 def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]:
@@ -56,6 +58,9 @@ def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]
         for inside, between in TRUST:
             learner.options = replace(learner.options, trust=inside, trust_in_kinds=between)
             rules[f"and {inside} nats, {between} between kinds"] = above + learner.prior(images)
+        for inside, between in TRUST_BESIDE_SOFTMAX:
+            learner.options = replace(learner.options, trust=inside, trust_in_kinds=between)
+            rules[f"log softmax and {inside} nats, {between} between kinds"] = soft.log() + learner.prior(images)
         learner.kinds = [0] * len(learner.tasks)
         for trust in (40, 60):
             learner.options = replace(learner.options, trust=trust)

@@ -65,7 +65,7 @@ def decisions(entry: dict[str, Any]) -> str:
     """What hrn decided in its first run, and where it went another way in the others."""
 
     def way(decision: dict[str, Any]) -> tuple[Any, ...]:
-        return decision["action"], decision["looks_like"], decision["parent"]
+        return decision["action"], decision["parent"]
 
     first, *others = entry["decisions"]
     lines = [f"- {decision['said']}" for decision in first]

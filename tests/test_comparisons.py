@@ -234,13 +234,34 @@ def test_an_ablation_is_written_down_and_gone_on_with(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------ what is committed
 
 
+STILL_TO_COME = {
+    "pairwise-mnist": {"hrn-paper": 3, "joint": 1},
+    "fashion-mnist": {"hrn-paper": 2, "ewc": 1, "ell": 1, "gpm": 1, "hash-only": 1, "joint": 1},
+    "svhn-cifar100": {"hrn-paper": 2, "ewc": 1, "ell": 1, "joint": 1},
+    "split-cifar100": {"gpm": 1, "separate": 1, "joint": 1},
+    "mixed": {"hrn-paper": 2, "ewc": 2, "ell": 2, "gpm": 1, "hash-only": 1, "separate": 1, "joint": 1},
+}
+"""Runs that tables of our own settings lack, by learner: this must end empty."""
+
+
+def missing_runs(scenario: str, found: dict[str, Any]) -> dict[str, int]:
+    """How many runs of each learner are not in a table that should have all."""
+    few = ("hrn", "gpm", "vc", "hash-only", "separate", "joint")
+    learners = few if scenario == "split-cifar100" else LEARNERS
+    wanted = dict.fromkeys(learners, 3 if scenario == "pairwise-mnist" else 2) | {"joint": 1}
+    lacking = {name: count - len(found.get(name, {}).get("seeds", ())) for name, count in wanted.items()}
+    return {name: count for name, count in lacking.items() if count > 0}
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_committed_results_are_whole(path: Path) -> None:
     found = json.loads(path.read_text())
     scenario, tasks, profile = found["scenario"], found["tasks"], found["settings"]["profile"]
     assert path.stem == result_name(scenario, profile)
-    least = set(LEARNERS) if profile == "paper" else {"hrn", "vc", "gpm", "hash-only", "separate"}
-    assert least <= set(found["learners"]) <= set(LEARNERS)
+    if profile == "paper":
+        assert set(found["learners"]) == set(LEARNERS)
+    else:
+        assert missing_runs(scenario, found["learners"]) == STILL_TO_COME[scenario]
     shape = (1, 28, 28) if "mnist" in scenario else (3, 32, 32)
     kept = {name: value for name, value in found["settings"].items() if name not in ("profile", "fraction")}
     assert kept == settings_for(scenario, shape, profile, 2 if scenario == "pairwise-mnist" else 10).to_dict()
@@ -296,14 +317,17 @@ def test_our_own_tables_hold_what_hrn_is_made_for(scenario: str) -> None:
         assert tasks[1:].mean() >= 78
     else:
         assert tasks.mean() >= {"pairwise-mnist": 99.8, "split-cifar100": 79, "mixed": 80}[scenario]
-    for other, _, interval, _ in lead_rows(content)[1]:
+    lead = lead_rows(content)[1]
+    assert {other for other, *_ in lead} == learners.keys() - {"hrn"}
+    for other, _, interval, _ in lead:
         lowest, highest = map(float, interval.split(" to "))
         if other == "separate":
             assert highest > 0, "behind fresh networks"
         elif other != "joint":
             assert lowest > 0 or min(ends["hrn"], ends[other]) > 99.8, (other, interval)
-    for other, _, interval, _ in lead_rows(content, when="right_after")[1]:
-        assert other != "vc" or float(interval.split(" to ")[1]) > 0, "behind a plain network right after learning"
+    right_after = {other: interval for other, _, interval, _ in lead_rows(content, when="right_after")[1]}
+    if scenario != "pairwise-mnist":  # runs there are older than what is kept of answers right after learning
+        assert float(right_after["vc"].split(" to ")[1]) > 0, "behind a plain network right after learning"
     cifar = [number for number, name in enumerate(content["tasks"]) if name.startswith("CIFAR")]
     fresh = np.mean([metrics.at_the_end(matrix) for matrix in learners["separate"]["accuracy"]], 0)
     assert all(tasks[number] > fresh[number] for number in cifar if number), "what was learned before helps CIFAR"
