@@ -242,7 +242,15 @@ class Report:
                 linear = (value - 1) / (base - 1) if name == "d" else value / base
                 self.add(row, time_taken / seconds[0], linear, speeds, at_most=True)
 
-    def learners(self, name: str, shape: tuple[int, int, int], epochs: int, kinds: Sequence[int], images: int) -> None:
+    def learners(
+        self,
+        name: str,
+        shape: tuple[int, int, int],
+        epochs: int,
+        kinds: Sequence[int],
+        images: int,
+        classes: int = CLASSES,
+    ) -> None:
         """All of `hrn` over all of `vc`, epoch by epoch in turns: looking, heads on frozen units, memories and all.
 
         kinds: of each task's data, the side of its squares of noise. What is of the kind of an earlier task, but not of
@@ -250,7 +258,7 @@ class Report:
         """
         keep_memory()  # as in the workers of bench
         torch.manual_seed(0)
-        settings = replace(settings_for("", shape), epochs=(epochs,))
+        settings = replace(settings_for("", shape, classes=classes), epochs=(epochs,))
         hrn, vc = (create_learner(name, shape, settings) for name in ("hrn", "vc"))
         seconds = {"hrn": 0.0, "vc": 0.0}
 
@@ -261,10 +269,10 @@ class Report:
 
         for number, side in enumerate(kinds):
             parts = [
-                Split(noise(count, shape, side), torch.arange(count) % CLASSES)
+                Split(noise(count, shape, side), torch.arange(count) % classes)
                 for count in (images, images // 9, images // 9)
             ]
-            names = tuple(f"{number} {label}" for label in range(CLASSES))
+            names = tuple(f"{number} {label}" for label in range(classes))
             task = Task(f"task {number}", *parts, names, frozenset({"flip", "shift"}))
             for learner in (hrn, vc):
                 timed(learner, learner.begin, task)
@@ -346,6 +354,7 @@ def main() -> None:
     report.learners("32 x 32, ten epochs a task", (3, 32, 32), 10, [1, 1, 1], images)
     report.learners("32 x 32, ten epochs, two kinds of data in turns", (3, 32, 32), 10, [1, 2, 1, 2], images)
     report.learners("28 x 28, five epochs a task", (1, 28, 28), 5, [1, 1, 1], 3 * images)
+    report.learners("28 x 28, five epochs, pairs of classes", (1, 28, 28), 5, [1, 1, 1], 3 * images, classes=2)
     report.show()
     if not arguments.quick:
         RESULTS.parent.mkdir(exist_ok=True)
