@@ -258,6 +258,7 @@ def test_committed_results_are_whole(path: Path) -> None:
     found = json.loads(path.read_text())
     scenario, tasks, profile = found["scenario"], found["tasks"], found["settings"]["profile"]
     assert path.stem == result_name(scenario, profile)
+    assert set(found["learners"]) <= set(LEARNERS)
     if profile == "paper":
         assert set(found["learners"]) == set(LEARNERS)
     else:
