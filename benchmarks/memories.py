@@ -3,13 +3,17 @@
 An image is taken for the data of its most likely memory, or for the kind of data whose memories make it most likely in
 the mean: of ten memories of one kind, one is easily likelier than the only one of another.
 
+Of runs of `hrn` that are named, memories of the maps that each level of a task's own path gives are measured, too.
+
 Memories are made of training images, as `hrn` makes them, and asked about validation images; test images are not used.
-usage: python benchmarks/memories.py      (two minutes; needs the data sets) writes benchmarks/results/memories.json
+usage: python benchmarks/memories.py [RUN ...]      RUN: folders of finished runs, such as runs/mixed/hrn-seed0
+Two minutes; needs the data sets. Writes benchmarks/results/memories.json: what is in it of other runs stays.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
@@ -18,8 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, pad
 
+from hashroute import load_learner
 from hashroute.hashing import FeatureHash
 from hashroute.learners.base import evenly
+from hashroute.learners.hrn import HRN
 from hashroute.memory import EDGES, Memories, edges
 from hashroute.scenarios import Scenario, load_scenario
 
@@ -75,8 +81,50 @@ def measure(scenario: Scenario, what: str, directions: int, own: str) -> dict[st
     }
 
 
+@torch.no_grad()
+def measure_levels(learner: HRN, scenario: Scenario) -> dict[str, float]:
+    """Percent of validation images that find their data set by memories of edges, and of the maps of each level."""
+    levels = len(learner.settings.encoder)
+    phi = FeatureHash(FEATURES, 255)
+
+    def hashed(images: Tensor, task: int) -> list[Tensor]:
+        """Of edges, then of the maps of each level of a task's path: (n, features) each."""
+        parts = []
+        for part in images.split(128):
+            maps = list(learner.encoder.maps(learner.scale(part, task), learner.ways[task]))[1:]
+            maps = [each - each.mean((1, 2, 3), keepdim=True) for each in maps]
+            parts.append([phi.normalised(each) for each in (edges(part.float()), *maps)])
+        return [torch.cat(several) for several in zip(*parts, strict=True)]
+
+    held_out = [task.validation.images[evenly(len(task.validation), 500)] for task in scenario.tasks]
+    everything = torch.cat(held_out)
+    likely = torch.zeros(levels + 1, len(everything), len(scenario.tasks), dtype=torch.float64)
+    for number, task in enumerate(scenario.tasks):
+        seen = hashed(task.train.images[evenly(len(task.train), 2000)], number)
+        for level, (ours, asked) in enumerate(zip(seen, hashed(everything, number), strict=True)):
+            memory = Memories(FEATURES, learner.options.directions)
+            memory.write(ours, asked[:1])
+            likely[level, :, number] = memory.log_likelihood(asked)[:, 0]
+    own = [task.dataset for task, images in zip(scenario.tasks, held_out, strict=True) for _ in images]
+
+    def percent(score: Tensor) -> float:
+        found = [scenario.tasks[task].dataset for task in score.argmax(1).tolist()]
+        return round(100 * fmean(one == other for one, other in zip(found, own, strict=True)), 2)
+
+    names = ["edges", *(f"maps of level {level}" for level in range(1, levels + 1))]
+    rows = {name: percent(score) for name, score in zip(names, likely, strict=True)}
+    return rows | {f"edges and maps of level {level}": percent(likely[[0, level]].sum(0)) for level in range(1, levels + 1)}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    found = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {"runs": {}}
+    for folder in map(Path, sys.argv[1:]):
+        learner = load_learner(folder)
+        assert isinstance(learner, HRN), f"{folder} is not a run of hrn"
+        name = f"{folder.parent.name}/{folder.name}"
+        found.setdefault("runs", {})[name] = measure_levels(learner, load_scenario(folder.parent.name))
+        print(name, found["runs"][name], flush=True)
     rows = []
     for name, own in (("mixed", "data set"), ("svhn-cifar100", "data set"), ("pairwise-mnist", "task")):
         scenario = load_scenario(name)
@@ -84,4 +132,5 @@ if __name__ == "__main__":
             for directions in (16, 24, 64):
                 rows.append(measure(scenario, what, directions, own))
                 print({key: value for key, value in rows[-1].items() if key != "distances"}, flush=True)
-    OUTPUT.write_text(json.dumps({"command": "python benchmarks/memories.py", "rows": rows}) + "\n")
+    command = " ".join(["python benchmarks/memories.py", *(f"runs/{name}" for name in found["runs"])])
+    OUTPUT.write_text(json.dumps({"command": command, "rows": rows, "runs": found["runs"]}) + "\n")

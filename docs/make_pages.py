@@ -14,7 +14,7 @@ from typing import Any
 
 from hashroute.ablate import ablation_rows
 from hashroute.reporting.figures import accuracy_figure
-from hashroute.reporting.tables import best_mean, lead_rows, markdown, summary, task_rows
+from hashroute.reporting.tables import best_mean, lead_rows, markdown, spread, summary, task_rows
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -31,7 +31,7 @@ def block(kind: str, name: str) -> str:
     """What stands in a place of this kind for a result of this name."""
     if kind == "options":
         return options(name)
-    content = json.loads((RESULTS / f"{name}.json").read_text())
+    content = json.loads((RESULTS / f"{name.partition('.')[0]}.json").read_text())
     if kind == "summary":
         return markdown(*summary(content)) + "\n" + made_with(content, name)
     if kind == "tasks":
@@ -42,6 +42,9 @@ def block(kind: str, name: str) -> str:
         return markdown(*lead_rows(content, when="right_after"))
     if kind == "ablation":
         return markdown(*ablation_rows(content)) + "\n" + made_with(content, name)
+    if kind == "variants":
+        name, scenario = name.split(".")
+        return variants(content["scenarios"][scenario]) + "\n" + made_with(content, name)
     if kind == "distances":
         return distances(content)
     if kind == "decisions":
@@ -59,6 +62,30 @@ def headline(content: dict[str, Any]) -> str:
     headers, rows = summary(content)
     shown = ["learner", "final", "forgetting", "no task given"]
     return markdown(shown, [[row[headers.index(name)] for name in shown] for row in rows])
+
+
+def variants(content: dict[str, Any]) -> str:
+    """What an ablation of `hrn` gave on one scenario, each row beside the first."""
+    first = next(iter(content["rows"].values()))
+    whole = dict(zip(first["seeds"], first["final"], strict=True))
+    rows = []
+    for name, row in content["rows"].items():
+        if not row["seeds"]:
+            continue
+        changes = [final - whole[seed] for seed, final in zip(row["seeds"], row["final"], strict=True) if seed in whole]
+        rows.append(
+            [
+                name,
+                str(len(row["seeds"])),
+                spread(row["final"]),
+                "" if row is first else spread(changes),
+                spread(row["forgetting"]),
+                spread([each["all_classes"] for each in row["task_free"]]),
+                f"{fmean(each['encoder'] for each in row['parameters']):,.0f}",
+                f"{fmean(sum(each.values()) for each in row['bytes_kept']) / 1000:,.0f}",
+            ]
+        )
+    return markdown(["", "seeds", "final", "change", "forgetting", "no task given", "encoder", "kept, kB"], rows)
 
 
 def decisions(entry: dict[str, Any]) -> str:
