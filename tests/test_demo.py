@@ -193,13 +193,17 @@ def test_a_mistake_ends_the_process_with_code_2(tmp_path: Path) -> None:
 
 
 def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
-    process = subprocess.Popen([*COMMAND, "demo", "--epochs", "1000"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("runs/.demo-*")):  # it has begun
-        assert process.poll() is None
-        time.sleep(0.05)
-    time.sleep(0.5)
-    os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    command = [*COMMAND, "demo", "--epochs", "1000"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while not list(tmp_path.glob("runs/.demo-*")):  # it has begun
+                assert process.poll() is None
+                time.sleep(0.05)
+            time.sleep(0.5)
+            os.kill(process.pid, signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()  # one that is not stopped would go on for hours
     assert process.returncode == 130
     assert errors == "hashroute: stopped; nothing unfinished was kept\n"
     assert not list((tmp_path / "runs").iterdir())

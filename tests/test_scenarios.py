@@ -36,11 +36,17 @@ TASKS = {
 }
 
 
-def load_or_skip(name: str, **options: float) -> Scenario:
+def load_or_skip(name: str) -> Scenario:
     for dataset in NEEDS[name]:
         if dataset_status(dataset).missing:
             pytest.skip(f"{dataset} is not in the data folder")
-    return load_scenario(name, **options)
+    return load_scenario(name)
+
+
+@pytest.fixture(scope="module", params=NEEDS)
+def scenario(request: pytest.FixtureRequest) -> Scenario:
+    """Each registered scenario, loaded once for all tests of it."""
+    return load_or_skip(request.param)
 
 
 def rows(split: Split) -> set[bytes]:
@@ -52,41 +58,38 @@ def test_all_are_known() -> None:
     assert {dataset for needed in NEEDS.values() for dataset in needed} == set(DATASETS)
 
 
-@pytest.mark.parametrize("name", NEEDS)
-def test_what_a_scenario_promises(name: str) -> None:
-    scenario = load_or_skip(name, fraction=0.2)
-    assert [task.name for task in scenario.tasks] == TASKS[name]
+def test_what_a_scenario_promises(scenario: Scenario) -> None:
+    assert [task.name for task in scenario.tasks] == TASKS[scenario.name]
     for task in scenario.tasks:
         for split in (task.train, task.validation, task.test):
             assert split.images.dtype == torch.uint8
             assert split.labels.unique().tolist() == list(range(task.classes))
-        assert len(task.train) / len(task.validation) == pytest.approx(9, rel=0.25)
+        assert len(task.train) / len(task.validation) == pytest.approx(9, rel=0.05)
         assert len(set(task.class_names)) == task.classes
 
 
-@pytest.mark.parametrize("name", NEEDS)
-def test_nothing_is_in_two_splits_and_every_time_the_same(name: str) -> None:
-    scenario, again = load_or_skip(name), load_or_skip(name)
+def test_nothing_is_in_two_splits_and_every_time_the_same(scenario: Scenario) -> None:
+    again = load_scenario(scenario.name)
     for task, other in zip(scenario.tasks, again.tasks, strict=True):
         assert torch.equal(task.train.images, other.train.images)
         assert torch.equal(task.validation.labels, other.validation.labels)
     task = scenario.tasks[-1]
-    if name == "digits":  # the large data sets hold a few images twice
+    if scenario.name == "digits":  # the large data sets hold a few images twice
         assert not rows(task.train) & rows(task.validation)
         assert not (rows(task.train) | rows(task.validation)) & rows(task.test)
     total = sum(len(part) for part in (task.train, task.validation, task.test))
-    assert total == {"digits": 354, "pairwise-mnist": 13783, "fashion-mnist": 70000}.get(name, 6000)  # a CIFAR task
+    assert total == {"digits": 354, "pairwise-mnist": 13783, "fashion-mnist": 70000}.get(scenario.name, 6000)  # a CIFAR task
 
 
-def test_cifar_tasks_have_their_classes() -> None:
-    scenario = load_or_skip("split-cifar100")
+@pytest.mark.parametrize("scenario", ["split-cifar100"], indirect=True)
+def test_cifar_tasks_have_their_classes(scenario: Scenario) -> None:
     assert scenario.tasks[0].class_names[0] == "apple"
     assert scenario.tasks[9].class_names[9] == "worm"
     assert scenario.tasks[3].augmentations == {"flip", "shift"}
 
 
-def test_the_mixed_stream_is_made_of_disjoint_parts_that_look_alike() -> None:
-    scenario = load_or_skip("mixed")
+@pytest.mark.parametrize("scenario", ["mixed"], indirect=True)
+def test_the_mixed_stream_is_made_of_disjoint_parts_that_look_alike(scenario: Scenario) -> None:
     assert scenario.image_shape == (3, 32, 32)
     by_name = {task.name: task for task in scenario.tasks}
     for task in scenario.tasks:
