@@ -111,9 +111,9 @@ def measure_levels(learner: HRN, scenario: Scenario) -> dict[str, float]:
         found = [scenario.tasks[task].dataset for task in score.argmax(1).tolist()]
         return round(100 * fmean(one == other for one, other in zip(found, own, strict=True)), 2)
 
-    names = ["edges", *(f"maps of level {level}" for level in range(1, levels + 1))]
-    rows = {name: percent(score) for name, score in zip(names, likely, strict=True)}
-    return rows | {f"edges and maps of level {level}": percent(likely[[0, level]].sum(0)) for level in range(1, levels + 1)}
+    names = [f"maps of level {level}" for level in range(1, levels + 1)]
+    alone = {name: percent(score) for name, score in zip(["edges", *names], likely, strict=True)}
+    return alone | {f"edges and {name}": percent(likely[0] + more) for name, more in zip(names, likely[1:], strict=True)}
 
 
 if __name__ == "__main__":

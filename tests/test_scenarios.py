@@ -78,7 +78,8 @@ def test_nothing_is_in_two_splits_and_every_time_the_same(scenario: Scenario) ->
         assert not rows(task.train) & rows(task.validation)
         assert not (rows(task.train) | rows(task.validation)) & rows(task.test)
     total = sum(len(part) for part in (task.train, task.validation, task.test))
-    assert total == {"digits": 354, "pairwise-mnist": 13783, "fashion-mnist": 70000}.get(scenario.name, 6000)  # a CIFAR task
+    known = {"digits": 354, "pairwise-mnist": 13783, "fashion-mnist": 70000}
+    assert total == known.get(scenario.name, 6000)  # of a CIFAR task
 
 
 @pytest.mark.parametrize("scenario", ["split-cifar100"], indirect=True)
