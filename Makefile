@@ -10,7 +10,7 @@ demo: $(VENV)/installed
 	$(BIN)/hashroute demo
 
 test: $(VENV)/developing
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 test-slow: $(VENV)/developing
 	$(BIN)/python -m pytest -m slow

@@ -113,7 +113,8 @@ def measure_levels(learner: HRN, scenario: Scenario) -> dict[str, float]:
 
     names = [f"maps of level {level}" for level in range(1, levels + 1)]
     alone = {name: percent(score) for name, score in zip(["edges", *names], likely, strict=True)}
-    return alone | {f"edges and {name}": percent(likely[0] + more) for name, more in zip(names, likely[1:], strict=True)}
+    both = {f"edges and {name}": percent(likely[0] + more) for name, more in zip(names, likely[1:], strict=True)}
+    return alone | both
 
 
 if __name__ == "__main__":
