@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import import_file
+from sklearn.neighbors import NearestCentroid
 
 from hashroute import load_scenario
 from hashroute.data import Split
@@ -102,7 +103,12 @@ def test_residues_are_beside_what_the_parent_knew(ablation: Any, monkeypatch: py
     assert learner.bytes_kept()["memory"] - HRN.bytes_kept(learner)["memory"] == beside
 
 
-WHY = {"TaskBefore": "the units of the task before", "MostFamiliar": "the most familiar units", "AnyParent": "drawn"}
+WHY = {
+    "TaskBefore": "the units of the task before",
+    "MostFamiliar": "the most familiar units",
+    "AnyParent": "drawn",
+    "Probed": "where class means answer most",
+}
 
 
 @pytest.mark.parametrize("kind", WHY)
@@ -114,6 +120,20 @@ def test_which_units_are_forked(kind: str, ablation: Any, monkeypatch: pytest.Mo
         assert learner.encoder.parents == [None, 0, 1]
         learner.ways[-1] = 0  # as if that task reused the first units
         assert learner.candidates(2, {1}) == {0: WHY[kind]}
+
+
+def test_class_means_choose_the_units_that_tell_classes_apart(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learned(ablation.Probed, monkeypatch)
+    task = load_scenario("digits").tasks[4]
+    learner.begin(task)
+    images, labels = task.train.images, task.train.labels
+    shares = []
+    for path in range(3):
+        with torch.no_grad():
+            features = learner.encoder(learner.scale(images, 3), path).double().numpy()
+        shares.append(NearestCentroid().fit(features[::2], labels[::2]).score(features[1::2], labels[1::2]))
+    assert len(set(shares)) > 1
+    assert learner.decisions[-1]["tried"].keys() == {learner.tasks[shares.index(max(shares))].name}
 
 
 def test_when_a_fork_is_dropped(ablation: Any) -> None:
