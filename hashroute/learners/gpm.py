@@ -37,7 +37,7 @@ class GPM(Vanilla):
     """
 
     Options = GPMOptions
-    grid: ClassVar[dict[str, tuple[Any, ...]]] = {"threshold": (0.7, 0.8, 0.9, 0.95, 0.97, 0.99)}
+    grid: ClassVar[dict[str, tuple[Any, ...]]] = {"threshold": (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.99)}
 
     def before_step(self) -> None:
         if not self.memory:
