@@ -66,8 +66,11 @@ class EWC(Vanilla):
                 self.memory[f"fisher.{name}"], self.memory[f"centre.{name}"] = total, centre
 
     @torch.no_grad()  # the heads' weights would keep the graph of all gradients alive
-    def fisher(self, task: Task, number: int, chunk: int = 50) -> dict[str, Tensor]:
-        """The diagonal Fisher information of the class log-likelihood, at the present weights, by name of weight."""
+    def fisher(self, task: Task, number: int, chunk: int = 6) -> dict[str, Tensor]:
+        """The diagonal Fisher information of the class log-likelihood, at the present weights, by name of weight.
+
+        chunk: images at a time, each with all classes; the maps of more would leave the cache.
+        """
         weights = {name: weight.detach() for name, weight in self.encoder.named_parameters()}
         rows = evenly(len(task.train), self.options.samples)
         classes = torch.arange(task.classes, device=self.device)
