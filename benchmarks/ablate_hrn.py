@@ -3,7 +3,8 @@
 Smaller parts are changed on the first four CIFAR tasks. Five epochs a task, test accuracy after the last one. What is
 in the file is not done again. Variants are kinds of `hrn` that stand here, not in the package: what does not help is
 not offered.
-usage: python benchmarks/ablate_hrn.py [--seeds N] [--jobs J] [--fraction F]      writes results/ablation-hrn.json
+usage: python benchmarks/ablate_hrn.py [--seeds N] [--jobs J] [--fraction F] [--scenarios NAME ...] [--output FILE]
+Writes results/ablation-hrn.json as rows are done.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Shared(HRN):
 
 
 class Fresh(HRN):
-    """A fork starts from nothing, units and head."""
+    """A fork starts from nothing, units and head, and stays."""
 
     def look(self, tasks: Sequence[Task], first: int) -> None:
         head = copy.deepcopy(self.heads[first])
@@ -66,6 +67,10 @@ class Fresh(HRN):
             self.heads[first] = head
             amend(self, parent=None, forked_from=None, why="units from nothing")
             self.to(self.device)
+
+    def _earned(self, task: Task, number: int, decision: Decision) -> bool:
+        super()._earned(task, number, decision)
+        return True
 
 
 class LastLevel(HRN):
@@ -193,7 +198,8 @@ class Residues(HRN):
         super().consolidate(tasks, first)
         path = self.ways[first]
         if path not in self.directions:
-            images = self.scale(tasks[0].train.images[: self.options.remembered], first)
+            train = tasks[0].train
+            images = self.scale(train.images[evenly(len(train), self.options.remembered)], first)
             count = self.options.directions
             self.directions[path] = [
                 torch.linalg.svd(each - each.mean(0), full_matrices=False)[2][:count].clone()

@@ -4,6 +4,7 @@ An image is taken for the data of its most likely memory, or for the kind of dat
 the mean: of ten memories of one kind, one is easily likelier than the only one of another.
 
 Of runs of `hrn` that are named, memories of the maps that each level of a task's own path gives are measured, too.
+And how many images of unknown data are less likely than usual, by so many deviations, for all memories.
 
 Memories are made of training images, as `hrn` makes them, and asked about validation images; test images are not used.
 usage: python benchmarks/memories.py [RUN ...]      RUN: folders of finished runs, such as runs/mixed/hrn-seed0
@@ -117,15 +118,45 @@ def measure_levels(learner: HRN, scenario: Scenario) -> dict[str, float]:
     return alone | both
 
 
+def measure_unfamiliar(scenario: Scenario) -> list[dict[str, object]]:
+    """Percent of validation images of each data set of `mixed` that are less likely than usual by so many deviations.
+
+    By all memories of the data sets that are known: each alone, and all but one.
+    """
+    phi = FeatureHash(FEATURES, 255)
+    first = {task.dataset: task for task in reversed(scenario.tasks)}  # of each data set the first part
+    hashed = {
+        name: [phi.normalised(edges(split.images[evenly(len(split), count)].float())) for split, count in parts]
+        for name, task in first.items()
+        for parts in [((task.train, 2000), (task.validation, 500))]
+    }
+    rows: list[dict[str, object]] = []
+    for known in [{name} for name in first] + [set(first) - {name} for name in first]:
+        memories = Memories(FEATURES, 24)
+        for name in sorted(known):
+            memories.write(*hashed[name])
+        usual = memories.usual
+        for deviations in (2, 3, 4, 5):
+            flagged = {}
+            for name, (_, held_out) in hashed.items():
+                familiar = ((memories.log_likelihood(held_out) - usual[:, 0]) / usual[:, 1]).amax(1)
+                flagged[name] = round(100 * (familiar < -deviations).double().mean().item(), 1)
+            rows.append({"known": sorted(known), "deviations": deviations, "flagged": flagged})
+            print(rows[-1], flush=True)
+    return rows
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    found = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {"runs": {}}
+    found = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {}
+    runs = found.setdefault("runs", {})
     for folder in map(Path, sys.argv[1:]):
         learner = load_learner(folder)
         assert isinstance(learner, HRN), f"{folder} is not a run of hrn"
         name = f"{folder.parent.name}/{folder.name}"
-        found.setdefault("runs", {})[name] = measure_levels(learner, load_scenario(folder.parent.name))
-        print(name, found["runs"][name], flush=True)
+        runs[name] = measure_levels(learner, load_scenario(folder.parent.name))
+        print(name, runs[name], flush=True)
+    unfamiliar = measure_unfamiliar(load_scenario("mixed"))
     rows = []
     for name, own in (("mixed", "data set"), ("svhn-cifar100", "data set"), ("pairwise-mnist", "task")):
         scenario = load_scenario(name)
@@ -133,5 +164,6 @@ if __name__ == "__main__":
             for directions in (16, 24, 64):
                 rows.append(measure(scenario, what, directions, own))
                 print({key: value for key, value in rows[-1].items() if key != "distances"}, flush=True)
-    command = " ".join(["python benchmarks/memories.py", *(f"runs/{name}" for name in found["runs"])])
-    OUTPUT.write_text(json.dumps({"command": command, "rows": rows, "runs": found["runs"]}) + "\n")
+    command = " ".join(["python benchmarks/memories.py", *(f"runs/{name}" for name in runs)])
+    found = {"command": command, "rows": rows, "unfamiliar": unfamiliar, "runs": runs}
+    OUTPUT.write_text(json.dumps(found) + "\n")

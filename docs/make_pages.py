@@ -81,11 +81,13 @@ def variants(content: dict[str, Any]) -> str:
                 "" if row is first else spread(changes),
                 spread(row["forgetting"]),
                 spread([each["all_classes"] for each in row["task_free"]]),
+                f"{fmean(sum(made['action'] != 'reuse' for made in each) for each in row['decisions']):g}",
                 f"{fmean(each['encoder'] for each in row['parameters']):,.0f}",
                 f"{fmean(sum(each.values()) for each in row['bytes_kept']) / 1000:,.0f}",
             ]
         )
-    return markdown(["", "seeds", "final", "change", "forgetting", "no task given", "encoder", "kept, kB"], rows)
+    headers = ["", "seeds", "final", "change", "forgetting", "no task given", "paths", "encoder", "kept, kB"]
+    return markdown(headers, rows)
 
 
 def decisions(entry: dict[str, Any]) -> str:

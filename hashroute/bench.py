@@ -61,6 +61,8 @@ class BenchSettings:
     """Of the scenario `folders`: one folder per task, in it one per class."""
     tuned: Path | None = None
     """Options of learners as `hashroute search` wrote them; those that come with hashroute, if left out."""
+    options: tuple[str, ...] = ()
+    """Options of learners that are to be others, such as hrn.max_units=30 or gpm.threshold=0.9."""
     plugins: tuple[str, ...] = ()
     """Python modules to import first, which register learners or scenarios of your own."""
     tensorboard: bool = False
@@ -88,6 +90,7 @@ class BenchSettings:
         parts += ["--fraction", f"{self.fraction:g}"] if self.fraction != 1 else []
         parts += ["--folder", str(self.folder)] if self.folder else []
         parts += ["--tuned", str(self.tuned)] if self.tuned else []
+        parts += ["--options", *self.options] if self.options else []
         parts += ["--plugins", *self.plugins] if self.plugins else []
         return shlex.join(parts)
 
@@ -98,6 +101,8 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
     console.quiet = settings.json
     scenario = _load(settings)
     common = _common(settings, scenario)
+    for name in settings.learners:  # before anything is written
+        options_from_dict(find_learner(name).Options, _options(settings, name, scenario))
     path = settings.results / f"{settings.name}.json"
     results = Results(path, settings, scenario, common)
     jobs = [
@@ -141,7 +146,28 @@ def _checked(settings: BenchSettings) -> BenchSettings:
     tuned_options(settings.name, settings.tuned)
     if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'hashroute[tensorboard]'")
-    return replace(settings, learners=tuple(dict.fromkeys(settings.learners or LEARNERS)))
+    settings = replace(settings, learners=tuple(dict.fromkeys(settings.learners or LEARNERS)))
+    _given(settings)
+    return settings
+
+
+def _given(settings: BenchSettings) -> dict[str, dict[str, Any]]:
+    """Options as the command gives them, by learner and name."""
+    found: dict[str, dict[str, Any]] = {}
+    for text in settings.options:
+        place, equals, said = text.partition("=")
+        learner, _, name = place.partition(".")
+        if not (learner and name and equals):
+            raise ValueError(f"--options has {text!r}: expected LEARNER.OPTION=VALUE, such as hrn.rank=4")
+        if learner not in settings.learners:
+            known = ", ".join(settings.learners)
+            raise ValueError(f"--options has {text!r}, of a learner that is not compared: expected one of {known}")
+        try:
+            value = json.loads(said)
+        except ValueError:  # a word
+            value = said
+        found.setdefault(learner, {})[name] = value
+    return found
 
 
 @lru_cache(maxsize=1)  # a worker does several runs of one scenario
@@ -154,7 +180,8 @@ def _load(settings: BenchSettings) -> Scenario:
 
 
 def _options(settings: BenchSettings, name: str, scenario: Scenario) -> dict[str, Any]:
-    return learner_options(name, settings.scenario, settings.settings, scenario.image_shape, settings.tuned)
+    usual = learner_options(name, settings.scenario, settings.settings, scenario.image_shape, settings.tuned)
+    return {**usual, **_given(settings).get(name, {})}
 
 
 def _common(settings: BenchSettings, scenario: Scenario) -> Settings:

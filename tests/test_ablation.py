@@ -43,6 +43,7 @@ def weights(learner: Any, path: int, level: int) -> torch.Tensor:
 
 
 def test_which_units_are_trained(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_scenario("digits").tasks[0]
     whole = learned(HRN, monkeypatch)
     assert whole.encoder.parents == [None, 0, 1]
     assert not torch.equal(weights(whole, 0, 0), weights(whole, 1, 0))
@@ -58,6 +59,11 @@ def test_which_units_are_trained(ablation: Any, monkeypatch: pytest.MonkeyPatch)
     assert not torch.equal(weights(shared, 0, 0), weights(whole, 0, 0)), "it was trained on"
     fresh = learned(ablation.Fresh, monkeypatch)
     assert (fresh.encoder.parents, fresh.ways) == ([None] * 3, [0, 1, 2])
+    monkeypatch.undo()
+    behind = Decision("second", reused=100.0)
+    fresh.scratch = {"right": torch.ones(len(task.validation), dtype=torch.bool)}
+    assert fresh._earned(task, 0, behind), "however far behind it is"
+    assert behind.forked is not None
     for learner in (whole, last, shared, fresh):
         written = sum(decision["bytes_added"] for decision in learner.decisions)
         kept = 4 * learner.parameter_counts()["encoder"] + len(learner.memories) * learner.memories.bytes_each
@@ -81,10 +87,14 @@ def test_which_features_are_used(ablation: Any, monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(whole.features(images, 0), image / 4 + first / 2 + last)
     for kind, expected in ((ablation.Alike, image + first + last), (ablation.LastHash, last)):
         torch.testing.assert_close(kind.features(whole, images, 0), expected)
-    torch.testing.assert_close(ablation.sum_by_halves([image, first, last]), whole.features(images, 0))
-    maps = whole.encoder.maps(images, 0)
-    raw = [phi.normalised(each) for phi, each in zip(whole.encoder.hashes, maps, strict=True)]
-    torch.testing.assert_close(ablation.NotCentred.features(whole, images, 0), ablation.sum_by_halves(raw))
+    kept = ablation.NotCentred.features(whole, images, 0)
+    assert (next(whole.encoder.hashed(images + 1, 0)) - image).abs().max() < 1e-5, "without its mean, no different"
+    raw = [
+        (hashed := phi(each.flatten(1))) / hashed.norm(dim=1, keepdim=True)
+        for phi, each in zip(whole.encoder.hashes, whole.encoder.maps(images, 0), strict=True)
+    ]
+    torch.testing.assert_close(kept, raw[0] / 4 + raw[1] / 2 + raw[2])
+    assert (kept - whole.features(images, 0)).abs().max() > 0.01
     uneven = learned(ablation.Uneven, monkeypatch, 1)
     assert [type(phi) for phi in uneven.encoder.hashes] == [FeatureHash] * 3
     assert [phi.seed for phi in uneven.encoder.hashes] == [phi.seed for phi in whole.encoder.hashes]

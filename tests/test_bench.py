@@ -739,6 +739,22 @@ def test_when_there_is_room_again_a_starved_comparison_goes_on_to_the_same_numbe
     assert_same(starved.folder, undisturbed)
 
 
+# -------------------------------------------------------------------- options
+
+
+def test_options_of_learners_can_be_given(bench: Bench, tmp_path: Path) -> None:
+    given = ("--learners", "hrn", "vc", "--options", "hrn.max_units=2", "hrn.rank=1")
+    assert bench(*QUICK, *given)[0] == 0
+    found = results(tmp_path)
+    assert found["learners"]["hrn"]["options"]["max_units"] == 2
+    assert found["learners"]["hrn"]["options"]["rank"] == 1
+    assert all(sum(made["units_added"] for made in run) == 2 for run in found["learners"]["hrn"]["decisions"])
+    assert found["command"].endswith("--options hrn.max_units=2 hrn.rank=1")
+    code, _, said = bench(*QUICK, "--learners", "hrn", "--seeds", "2")
+    assert code == 2
+    assert "holds hrn with other options (rank: 1 there, 0 here, max_units: 2 there, None here)" in said
+
+
 # -------------------------------------------------------------------- wrong words
 
 
@@ -755,6 +771,10 @@ def test_when_there_is_room_again_a_starved_comparison_goes_on_to_the_same_numbe
         (["digits", "--plugins", "no_such_plugin"], "--plugins has 'no_such_plugin', which cannot be imported"),
         (["digits", "--device", "toaster"], "--device is 'toaster'"),
         (["digits", "--settings", "paper"], "no published settings for 'digits'"),
+        (["digits", "--options", "rank=4"], "--options has 'rank=4': expected LEARNER.OPTION=VALUE, such as hrn.rank=4"),
+        (["digits", "--learners", "vc", "--options", "hrn.rank=4"], "of a learner that is not compared: expected one"),
+        (["digits", "--options", "hrn.rang=4"], "HRNOptions has no option 'rang': expected one of rank, max_units"),
+        (["digits", "--options", "hrn.rank=some"], "rank of hrn is 'some': expected a whole number, at least 0"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(

@@ -318,23 +318,25 @@ def test_our_own_tables_hold_what_hrn_is_made_for(scenario: str) -> None:
         assert tasks[1:].mean() >= 78
     else:
         assert tasks.mean() >= {"pairwise-mnist": 99.8, "split-cifar100": 79, "mixed": 80}[scenario]
-    lead = lead_rows(content)[1]
-    assert {other for other, *_ in lead} == learners.keys() - {"hrn"}
-    for other, _, interval, _ in lead:
-        lowest, highest = map(float, interval.split(" to "))
-        if other == "separate":
-            assert highest > 0, "behind fresh networks"
-        elif other != "joint":
-            assert lowest > 0 or min(ends["hrn"], ends[other]) > 99.8, (other, interval)
-    right_after = {other: interval for other, _, interval, _ in lead_rows(content, when="right_after")[1]}
-    assert float(right_after["vc"].split(" to ")[1]) > 0, "behind a plain network right after learning"
-    fresh = learners["separate"]
-    seeds = sorted(set(hrn["seeds"]) & set(fresh["seeds"]))
+
+    def ahead(other: str, when: str = "right", number: int | None = None) -> tuple[float, float]:
+        """The interval in which hrn is ahead of another, in all tasks or in one."""
+        found = []
+        for entry in (hrn, learners[other]):
+            packed = dict(zip(entry["seeds"], entry[when], strict=True))
+            kept = {seed: right for seed, right in packed.items() if right}
+            found.append({seed: right if number is None else [right[number]] for seed, right in kept.items()})
+        seeds = sorted(found[0].keys() & found[1].keys())
+        assert seeds, f"no seed of {other} can be compared"
+        _, low, high = metrics.ahead(*([each[seed] for seed in seeds] for each in found))
+        return low, high
+
+    for other in learners.keys() - {"hrn", "separate", "joint"}:
+        assert ahead(other)[0] > 0 or min(ends["hrn"], ends[other]) > 99.8, other
+    assert ahead("vc", "right_after")[1] > 0, "behind a plain network right after learning"
+    assert ahead("separate")[0] > 0 or scenario != "mixed", "what was learned before does not help"
     for number, task in enumerate(content["tasks"]):
-        ours, theirs = (
-            [[entry["right"][entry["seeds"].index(seed)][number]] for seed in seeds] for entry in (hrn, fresh)
-        )
-        _, low, high = metrics.ahead(ours, theirs)
+        low, high = ahead("separate", number=number)
         assert high >= 0, f"{task}: behind a fresh network"
         assert low > 0 or not number or not task.startswith("CIFAR"), f"{task}: what was learned before does not help"
     free = {name: np.mean([found["all_classes"] for found in entry["task_free"]]) for name, entry in learners.items()}
@@ -346,9 +348,21 @@ def test_our_own_tables_hold_what_hrn_is_made_for(scenario: str) -> None:
     assert count[0] / count[1] < 1.3 or len(tasks) < 10
     encoder = vc["parameters"][0]["encoder"]
     for decisions in hrn["decisions"]:
-        assert sum(made["bytes_added"] for made in decisions) < 2 * 4 * encoder * len(tasks), (
+        made = {decision["task"]: decision for decision in decisions}
+        assert {each["action"] for name, each in made.items() if name.startswith("CIFAR")} <= {"fresh", "fork"}
+        if scenario == "mixed":
+            assert [made[f"{name}, part 2"]["looks_like"] for name in ("SVHN", "MNIST")] == ["SVHN", "MNIST"]
+            assert made["MNIST"]["looks_like"] is None
+        assert sum(each["bytes_added"] for each in decisions) < 2 * 4 * encoder * len(tasks), (
             "a Fisher and a copy a task"
         )
+
+
+def test_training_is_not_much_slower_than_that_of_a_plain_network() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "speed.json").read_text())
+    ratios = [row["value"] for row in found if row["name"].startswith("speed of the learner hrn over vc")]
+    assert len(ratios) >= 3
+    assert min(ratios) >= 0.7
 
 
 def test_pages_say_what_the_result_files_say() -> None:

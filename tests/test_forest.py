@@ -551,6 +551,8 @@ def test_pixels_that_are_no_numbers_are_named() -> None:
         for ask in (grower.predict, grower.encode, grower.unfamiliar, grower.familiarity):
             with pytest.raises(ValueError, match="image 3 has pixels that are not from 0 to 1"):
                 ask(images)
+    with pytest.raises(ValueError, match="image 1 has pixels that are not from 0 to 255"):
+        grower.predict(task.test.images[:5].long() + torch.tensor([0, 300, 0, 0, 0])[:, None, None, None])
 
 
 def test_a_task_must_end_before_the_next_begins() -> None:
@@ -653,6 +655,14 @@ def test_what_a_fork_must_gain(gained: int, lost: int, new: bool, known: bool) -
         assert decision.error == pytest.approx(100 * difference.std().item() / 10)
 
 
+def added(learner: HRN) -> int:
+    """Bytes of units and memories, by what was decided."""
+    total: int = sum(decision["bytes_added"] for decision in learner.decisions)
+    units = 4 * sum(map(learner.encoder.weights, range(len(learner.encoder))))
+    assert total == units + len(learner.memories) * learner.memories.bytes_each
+    return total
+
+
 def test_a_bound_admits_what_fits_and_nothing_more() -> None:
     tasks, most = digits(4).tasks, 0
     torch.manual_seed(0)
@@ -660,7 +670,7 @@ def test_a_bound_admits_what_fits_and_nothing_more() -> None:
     for number, task in enumerate(tasks):
         free.learn(task)
         if number == 1:
-            most = sum(free.bytes_kept().values())
+            most = added(free)
     assert len(free.encoder) == 4
     for bound in ({"max_units": 5}, {"max_bytes": most}):
         torch.manual_seed(0)
@@ -668,9 +678,8 @@ def test_a_bound_admits_what_fits_and_nothing_more() -> None:
         for number, task in enumerate(tasks):
             grower.learn(task)
             if number == 1:
-                assert sum(grower.bytes_kept().values()) == most, "what the bound allows is used up"
+                assert added(grower) == most, "what the bound allows is used up"
         assert [decision["action"] for decision in grower.decisions] == ["fresh", "fork", "reuse", "reuse"]
-        assert grower.encoder.weights(0) * 2 == sum(map(grower.encoder.weights, range(2))), "two paths, and no more"
         assert len(grower.encoder) == 2
 
 
@@ -681,7 +690,7 @@ def test_small_forks_fit_where_large_ones_do_not() -> None:
         grower = Grower((1, 8, 8), short(), HRNOptions(rank=rank))
         grower.learn(first)
         grower.learn(second)
-        kept[rank] = sum(grower.bytes_kept().values())
+        kept[rank] = added(grower)
         assert grower.encoder.fork_weights(rank) == grower.encoder.weights(1)
     assert kept[1] < kept[0]
     for rank, paths in ((0, 1), (1, 2)):
@@ -699,6 +708,9 @@ def test_small_forks_fit_where_large_ones_do_not() -> None:
         ({"rank": 1.5}, "rank of hrn is 1.5: expected a whole number, at least 0"),
         ({"looked_at": 0}, "looked_at of hrn is 0: expected a whole number, at least 1"),
         ({"max_bytes": -1}, "max_bytes of hrn is -1: expected a whole number, at least 1"),
+        ({"max_bytes": 1}, "max_bytes of hrn is 1: expected at least .*, the weight of the units of one path and of"),
+        ({"rank": "4"}, "rank of hrn is '4': expected a whole number, at least 0"),
+        ({"recognised": math.nan}, "recognised of hrn is nan: expected a number$"),
         ({"within": math.nan}, "within of hrn is nan: expected a number, at least 0"),
         ({"trust": math.inf}, "trust of hrn is inf: expected a number, at least 0"),
     ],
@@ -717,6 +729,45 @@ def test_a_model_is_not_saved_while_a_task_is_learned(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_so_many_images_are_looked_at_and_remembered_and_heads_are_trained_as_long_as_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: dict[str, list[int]] = {"write": [], "divergence": [], "_train_head": []}
+
+    def count(kind: type, name: str, counted: Any) -> None:
+        known = getattr(kind, name)
+        monkeypatch.setattr(
+            kind, name, lambda self, *given: [seen[name].append(counted(*given)), known(self, *given)][1]
+        )
+
+    count(Memories, "write", lambda data, _: len(data))
+    count(Memories, "divergence", len)
+    count(HRN, "_train_head", lambda *given: given[3])
+    torch.manual_seed(0)
+    settings = replace(short(), epochs=(1, 4))
+    grower = HRN((1, 8, 8), settings, HRNOptions(looked_at=7, remembered=30))
+    for task in digits(2).tasks:
+        grower.learn(task)
+    assert seen == {"write": [30, 30], "divergence": [7], "_train_head": [4]}
+
+
+def test_a_head_goes_on_from_the_latest_one_of_its_classes() -> None:
+    first, other = digits(2).tasks
+    grower = learner(max_units=2)
+    for task in (first, replace(first, name="again", train=first.part(0.5).train)):
+        grower.learn(task)
+    assert grower.ways == [0, 0]
+    head, fresh = copy.deepcopy(grower.heads[0]), copy.deepcopy(grower.heads[0])
+    grower._start_like(head, first, 0)
+    grower._start_like(fresh, other, 0)
+    for now, old, latest, same in zip(
+        *(each.parameters() for each in (head, grower.heads[0], grower.heads[1], fresh)), strict=True
+    ):
+        assert torch.equal(now, latest)
+        assert not torch.equal(old, latest)
+        assert torch.equal(same, old), "other classes start with their own"
+
+
 def test_what_is_unlike_everything_is_unfamiliar() -> None:
     grower, scenario = learner(), digits(2)
     for task in scenario.tasks:
@@ -727,15 +778,23 @@ def test_what_is_unlike_everything_is_unfamiliar() -> None:
     assert grower.unfamiliar(noise).double().mean() > 0.9
 
 
-@pytest.mark.parametrize("bound", [{"max_units": 2}, {"max_bytes": 1}])
-def test_a_bound_on_growth_is_never_passed(bound: dict[str, int]) -> None:
-    grower = learner(**bound)
-    for task in digits(3).tasks:
+@pytest.mark.parametrize("bound", ["max_units", "max_bytes"])
+def test_a_bound_on_growth_is_never_passed(bound: str) -> None:
+    path = learner()
+    path.learn(digits(1).tasks[0])
+    most = {"max_units": 2, "max_bytes": added(path)}[bound]
+    grower = learner(**{bound: most})
+    for task in [*digits(3).tasks, replace(digits(1).tasks[0], name="again")]:
         grower.learn(task)
-    grower.learn(replace(digits(1).tasks[0], name="again"))
+        assert bound == "max_units" or added(grower) <= most
     assert len(grower.encoder) == 1
     assert [decision["action"] for decision in grower.decisions] == ["fresh", "reuse", "reuse", "reuse"]
-    assert grower.known_as == [0, 1, 2, 0], "data and classes that are known need no memory more"
+    if bound == "max_units":
+        assert grower.known_as == [0, 1, 2, 0], "data and classes that are known need no memory more"
+    else:
+        assert grower.known_as == [0, 0, 0, 0], "there is room for one"
+        assert grower.decisions[1]["said"].endswith("nothing added")
+        assert set(grower.predict(digits(1).tasks[0].test.images).tasks.tolist()) <= {0, 1, 2, 3}
     assert "bound" in grower.decisions[2]["why"]
     accuracy = (grower.predict(digits(3).tasks[2].test.images, 2) == digits(3).tasks[2].test.labels).float().mean()
     assert accuracy > 0.8
@@ -872,7 +931,10 @@ def test_real_data_sets_are_told_apart_by_their_memories() -> None:
     for task in tasks:
         far = grower.memories.divergence(grower._hashed(task.train.images[:500])).tolist() if found else []
         found[task.name] = {other.name.split()[0] for other, away in zip(tasks, far, strict=False) if away <= limit}
+        if task.name == "Fashion":
+            assert grower.unfamiliar(task.validation.images).double().mean() > 0.7, "single images are unlike all, too"
         grower.memories.write(grower._hashed(task.train.images[:2000]), grower._hashed(task.validation.images))
+        assert grower.unfamiliar(task.test.images[::20]).double().mean() < 0.03
     assert found["SVHN"] == found["CIFAR 0-9"] == found["MNIST"] == found["Fashion"] == set()
     assert found["SVHN, part 2"] == {"SVHN"}
     assert found["MNIST, part 2"] == {"MNIST"}

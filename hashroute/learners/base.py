@@ -451,11 +451,12 @@ class Learner(nn.Module):
             raise ValueError(
                 f"images are of shape {tuple(images.shape)}: expected (number, {', '.join(map(str, self.image_shape))})"
             )
-        if images.is_floating_point():
+        if images.dtype != torch.uint8:
+            most = 1 if images.is_floating_point() else 255
             lowest, highest = images.aminmax()
-            if not (lowest >= 0 and highest <= 1):  # so that NaN fails, too
-                wrong = [not (image.min() >= 0 and image.max() <= 1) for image in images].index(True)
-                raise ValueError(f"image {wrong} has pixels that are not from 0 to 1: expected these, or uint8")
+            if not (lowest >= 0 and highest <= most):  # so that NaN fails, too
+                wrong = [not (image.min() >= 0 and image.max() <= most) for image in images].index(True)
+                raise ValueError(f"image {wrong} has pixels that are not from 0 to {most}: expected these, or uint8")
         return iter(images.split(EVALUATION_BATCH))
 
     # ---------------------------------------------------------------- what it weighs

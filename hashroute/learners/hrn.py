@@ -18,8 +18,9 @@ from hashroute.learners.base import Familiar, Learner, count_weights, evenly, re
 from hashroute.memory import Memories, edges
 from hashroute.scenarios import Task
 
-UNFAMILIAR = 5.0
-"""An image is unfamiliar if it is less likely than usual by so many deviations, for all data that is remembered."""
+UNFAMILIAR = 3.0
+"""An image is unfamiliar if it is less likely than usual by so many deviations, for all data that is remembered: one of
+a hundred images of known data."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class HRNOptions:
     max_units: int | None = None
     """Add no units where there would be more than this; None for no bound."""
     max_bytes: int | None = None
-    """Add no units where all that is kept, heads included, would weigh more than this; None for no bound. The first
-    path, and what every task needs, a head and a memory, are not held back."""
+    """Units and memories together never weigh more than this; None for no bound. Heads, one for each task as in any
+    learner, do not count."""
     looked_at: int = 500
     """Training images, labels unseen, that are compared with every memory before a task is learned."""
     recognised: float = 0.02
@@ -55,12 +56,14 @@ class HRNOptions:
     def __post_init__(self) -> None:
         whole = {"rank": 0, "looked_at": 1, "directions": 1, "memory_features": 2, "remembered": 1}
         whole |= {name: 1 for name in ("max_units", "max_bytes") if getattr(self, name) is not None}
-        others = dict.fromkeys(("within", "trust", "trust_in_kinds"), 0)
+        others = {"recognised": -math.inf, "within": 0, "trust": 0, "trust_in_kinds": 0}
         for name, bound in (whole | others).items():
             value = getattr(self, name)
-            if not bound <= value < math.inf or (name in whole and value != int(value)):
+            number = isinstance(value, (int, float)) and math.isfinite(value) and value >= bound
+            if not number or (name in whole and value != int(value)):
                 kind = "a whole number" if name in whole else "a number"
-                raise ValueError(f"{name} of hrn is {value}: expected {kind}, at least {bound}")
+                least = f", at least {bound}" if math.isfinite(bound) else ""
+                raise ValueError(f"{name} of hrn is {value!r}: expected {kind}{least}")
 
 
 @dataclass
@@ -105,8 +108,9 @@ class Decision:
         gain = ""
         if self.forked is not None and self.reused is not None:
             gain = f": {self.forked:.1f} % with units of its own, {self.reused:.1f} % without, ± {self.error:.1f}"
-        units = f"{self.units_added} units, " if self.units_added else ""
-        kept = f"{units}{self.bytes_added / 1000:,.0f} kB added" if self.bytes_added else "nothing added"
+        size = f"{self.bytes_added / 1000:,.0f} kB"
+        kept = f"{self.units_added} units, {size} added" if self.units_added else f"{size} of memory added"
+        kept = kept if self.bytes_added else "nothing added"
         self.said = f"{self.task}: {seen}{what} ({self.why}){gain}; {kept}"
 
 
@@ -143,11 +147,18 @@ class HRN(Learner):
         self.kinds: list[int] = []
         """The kind of each task's data: that of the task it was taken for, or a new one."""
         numbers = count_weights(self.encoder.new_units())
+        # m directions of s numbers, their mean and m + 3 numbers more are at most s (m + 2) where s > m + 2.
         fitting = (some for some in range(self.options.directions, 0, -1) if numbers // (some + 2) > some + 2)
         count = next(fitting, 1)
         size = min(self.options.memory_features, max(count + 1, numbers // (count + 2)))
         self.memory_hash = FeatureHash(size, (self.seed << 8) + 255)
         self.memories = Memories(size, count)
+        least = 4 * numbers + self.memories.bytes_each
+        if self.options.max_bytes is not None and self.options.max_bytes < least:
+            raise ValueError(
+                f"max_bytes of {self.name} is {self.options.max_bytes}: expected at least {least}, the weight of the "
+                "units of one path and of a memory"
+            )
 
     def new_encoder(self) -> Forest:
         return Forest(self.image_shape, self.settings.encoder, self.settings.features, self.seed)
@@ -195,7 +206,7 @@ class HRN(Learner):
             self.ways.append(self.encoder.grow())
             self.kinds.append(0)
         else:
-            far = self.memories.divergence(self._hashed(_spread(task.train.images, self.options.looked_at)))
+            far = self._far(task)
             limit = self.options.recognised * self.memory_hash.features
             away = [float(far[memory]) for memory in self.known_as]  # the data of each task
             near = [number for number, distance in enumerate(away) if distance <= limit]
@@ -248,7 +259,13 @@ class HRN(Learner):
         options, levels = self.options, len(self.settings.encoder)
         more = 4 * self.encoder.fork_weights(options.rank) + self.memories.bytes_each
         units = options.max_units is not None and levels * (len(self.encoder) + 1) > options.max_units
-        return units or (options.max_bytes is not None and sum(self.bytes_kept().values()) + more > options.max_bytes)
+        return units or not self._fits(more)
+
+    def _fits(self, more: int, paths: int | None = None) -> bool:
+        """Whether so many bytes more are allowed, beside the first paths, or all, and memories."""
+        kept = range(len(self.encoder) if paths is None else paths)
+        weigh = 4 * sum(map(self.encoder.weights, kept)) + len(self.memories) * self.memories.bytes_each
+        return self.options.max_bytes is None or weigh + more <= self.options.max_bytes
 
     def _try_reuse(
         self, task: Task, number: int, parents: Iterable[int], known: Iterable[int], decision: Decision
@@ -306,13 +323,16 @@ class HRN(Learner):
         decision, path = Decision(**self.decisions[-1]), self.ways[first]
         grown = any(weight.requires_grad for weight in self.encoder.paths[path].parameters())
         stays = grown and (not self.scratch or self._earned(task, first, decision))
-        if stays or not decision.known:
+        left = len(self.encoder) - (grown and not stays)
+        if stays or (not decision.known and self._fits(self.memories.bytes_each, left)):
             splits = (_spread(split.images, self.options.remembered) for split in (task.train, task.validation))
             self.memories.write(*map(self._hashed, splits))  # this takes a while: interrupted, nothing has changed
             self.known_as.append(len(self.memories) - 1)
             decision.bytes_added = self.memories.bytes_each
-        else:
-            self.known_as.append(self.known_as[self.task_number(str(decision.looks_like))])
+        elif decision.looks_like is not None:
+            self.known_as.append(self.known_as[self.task_number(decision.looks_like)])
+        else:  # there is no room for a memory more
+            self.known_as.append(int(self._far(task).argmin()))
         if stays:
             self.encoder.freeze(path)
             decision.action = "fresh" if decision.parent is None else "fork"
@@ -350,6 +370,10 @@ class HRN(Learner):
         parts = (edges(part.to(self.device).to(self._place.dtype)) for part in self._parts(images))
         return torch.cat([self.memory_hash.normalised(part) for part in parts])
 
+    def _far(self, task: Task) -> Tensor:
+        """(memories,) how far a task's data is from all that is remembered."""
+        return self.memories.divergence(self._hashed(_spread(task.train.images, self.options.looked_at)))
+
     def _likely(self, images: Tensor) -> Tensor:
         """(n, memories) how likely remembered data makes each image."""
         return torch.cat([self.memories.log_likelihood(self._hashed(part)) for part in self._parts(images)])
@@ -360,7 +384,11 @@ class HRN(Learner):
         return (self._likely(images) - usual[:, 0]) / usual[:, 1]
 
     def unfamiliar(self, images: Tensor) -> Tensor:
-        """(n,) which images are unlike all data that is remembered."""
+        """(n,) which images are unlike all data that is remembered.
+
+        One image says little: what is smoother than known data, as house numbers beside photographs, passes for it.
+        That a whole batch is unlike it is what `learn` sees, and says, before it learns a task.
+        """
         if not len(self.memories):
             raise ValueError(f"{self.name} has learned no task yet: there is nothing that images could be unlike")
         unlike: Tensor = self.familiarity(images).amax(1) < -UNFAMILIAR
