@@ -771,7 +771,10 @@ def test_options_of_learners_can_be_given(bench: Bench, tmp_path: Path) -> None:
         (["digits", "--plugins", "no_such_plugin"], "--plugins has 'no_such_plugin', which cannot be imported"),
         (["digits", "--device", "toaster"], "--device is 'toaster'"),
         (["digits", "--settings", "paper"], "no published settings for 'digits'"),
-        (["digits", "--options", "rank=4"], "--options has 'rank=4': expected LEARNER.OPTION=VALUE, such as hrn.rank=4"),
+        (
+            ["digits", "--options", "rank=4"],
+            "--options has 'rank=4': expected LEARNER.OPTION=VALUE, such as hrn.rank=4",
+        ),
         (["digits", "--learners", "vc", "--options", "hrn.rank=4"], "of a learner that is not compared: expected one"),
         (["digits", "--options", "hrn.rang=4"], "HRNOptions has no option 'rang': expected one of rank, max_units"),
         (["digits", "--options", "hrn.rank=some"], "rank of hrn is 'some': expected a whole number, at least 0"),
