@@ -21,7 +21,7 @@ from rich.console import Console
 from hashroute import metrics
 from hashroute.devices import find_device
 from hashroute.learners import LEARNERS, find_learner, import_plugins
-from hashroute.learners.base import options_from_dict, options_to_dict
+from hashroute.learners.base import options_from_dict, options_to_dict, parse_option
 from hashroute.reporting.live import Job, live_table
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import Scenario, load_scenario
@@ -155,13 +155,7 @@ def _given(settings: BenchSettings) -> dict[str, dict[str, Any]]:
     """Options as the command gives them, by learner and name."""
     found: dict[str, dict[str, Any]] = {}
     for text in settings.options:
-        place, equals, said = text.partition("=")
-        learner, _, name = place.partition(".")
-        if not (learner and name and equals):
-            raise ValueError(f"--options has {text!r}: expected LEARNER.OPTION=VALUE, such as hrn.rank=4")
-        if learner not in settings.learners:
-            known = ", ".join(settings.learners)
-            raise ValueError(f"--options has {text!r}, of a learner that is not compared: expected one of {known}")
+        learner, name, said = parse_option("--options", text, settings.learners)
         try:
             value = json.loads(said)
         except ValueError:  # a word

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from hashroute import metrics
 from hashroute.learners import LEARNERS, find_learner
+from hashroute.learners.base import options_from_dict, parse_option
 from hashroute.scenarios import load_scenario
 from hashroute.scenarios.base import Scenario
 from hashroute.settings import Profile, result_name, with_defaults
@@ -39,6 +40,8 @@ class SearchSettings:
     """Share of every task's training images that is used."""
     tasks: int | None = None
     """Use the first tasks only; all, if left out."""
+    values: tuple[str, ...] = ()
+    """Values to try in place of a learner's own, such as gpm.threshold=0.5,0.6; the others stay."""
     seeds: int = 1
     """Runs of each trial."""
     jobs: int = 1
@@ -53,6 +56,7 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
     for learner in settings.learners:
         if not find_learner(learner).grid:
             raise ValueError(f"learner {learner!r} has nothing to search for: leave it out")
+    grids = _grids(settings)
     if not 0 < settings.fraction <= 1:
         raise ValueError(f"--fraction is {settings.fraction}: expected a number above 0, up to 1")
     scenario = _load(settings.scenario, settings.fraction, settings.tasks)
@@ -81,7 +85,7 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
     trials = [
         (learner, options, seed)
         for learner in settings.learners
-        for options in combinations(find_learner(learner).grid)
+        for options in combinations(grids[learner])
         for seed in range(settings.seeds)
         if (learner, options, seed) not in done
     ]
@@ -105,6 +109,21 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
         f"saved in {path}; use it with hashroute bench --tuned {path}", markup=False, highlight=False, soft_wrap=True
     )
     return path
+
+
+def _grids(settings: SearchSettings) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """By learner, the values of its options to try."""
+    grids = {learner: dict(find_learner(learner).grid) for learner in settings.learners}
+    for text in settings.values:
+        learner, name, said = parse_option("--values", text, settings.learners)
+        try:
+            values = tuple(map(float, said.split(",")))
+        except ValueError:
+            raise ValueError(f"--values has {text!r}: expected numbers behind the =, with commas between") from None
+        grids[learner][name] = values
+        for value in values:
+            options_from_dict(find_learner(learner).Options, {name: value})
+    return grids
 
 
 def combinations(grid: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
@@ -149,4 +168,5 @@ def _command(settings: SearchSettings) -> str:
     parts = ["hashroute search", settings.scenario, f"--settings {settings.settings} --fraction {settings.fraction:g}"]
     parts += [f"--tasks {settings.tasks}"] if settings.tasks else []
     parts += ["--learners", *settings.learners] if set(settings.learners) != set(SearchSettings.learners) else []
+    parts += ["--values", *settings.values] if settings.values else []
     return " ".join([*parts, f"--seeds {settings.seeds}"])

@@ -773,9 +773,9 @@ def test_options_of_learners_can_be_given(bench: Bench, tmp_path: Path) -> None:
         (["digits", "--settings", "paper"], "no published settings for 'digits'"),
         (
             ["digits", "--options", "rank=4"],
-            "--options has 'rank=4': expected LEARNER.OPTION=VALUE, such as hrn.rank=4",
+            "--options has 'rank=4': expected LEARNER.OPTION=VALUE, such as gpm.threshold=0.9",
         ),
-        (["digits", "--learners", "vc", "--options", "hrn.rank=4"], "of a learner that is not compared: expected one"),
+        (["digits", "--learners", "vc", "--options", "hrn.rank=4"], "of a learner that is not asked for: expected one"),
         (["digits", "--options", "hrn.rang=4"], "HRNOptions has no option 'rang': expected one of rank, max_units"),
         (["digits", "--options", "hrn.rank=some"], "rank of hrn is 'some': expected a whole number, at least 0"),
     ],

@@ -167,6 +167,24 @@ def test_a_search_is_written_down_and_gone_on_with(tmp_path: Path, capsys: pytes
     assert options == found["trials"][0]["options"]
 
 
+def test_a_search_tries_the_values_that_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "found.json"
+    command = ["search", "digits", "--learners", "gpm", "--fraction", "0.2", "--tasks", "2", "--output", str(output)]
+    assert main([*command, "--values", "gpm.threshold=0.5,0.85"]) == 0
+    found = json.loads(output.read_text())
+    assert [trial["options"] for trial in found["trials"]] == [{"threshold": 0.5}, {"threshold": 0.85}]
+    assert "--learners gpm --values gpm.threshold=0.5,0.85 --seeds 1" in found["command"]
+    capsys.readouterr()
+    for wrong, said in {
+        "0.5": "--values has '0.5': expected LEARNER.OPTION=VALUE, such as gpm.threshold=0.9",
+        "ewc.weight=1": "--values has 'ewc.weight=1', of a learner that is not asked for: expected one of gpm",
+        "gpm.threshold=much": "--values has 'gpm.threshold=much': expected numbers behind the =, with commas between",
+        "gpm.weight=1": "GPMOptions has no option 'weight': expected one of threshold, increase, samples",
+    }.items():
+        assert main([*command, "--values", wrong]) == 2
+        assert capsys.readouterr().err == f"hashroute: {said}\n"
+
+
 SHAPES = {"pairwise-mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
 
 

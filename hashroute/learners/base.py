@@ -647,6 +647,19 @@ def options_from_dict(kind: type, values: dict[str, Any]) -> Any:
     return kind(**convert(dict(values)))
 
 
+def parse_option(flag: str, text: str, learners: Sequence[str]) -> tuple[str, str, str]:
+    """Learner, option and value of LEARNER.OPTION=VALUE, as a command gives it behind a flag, of one of the learners."""
+    place, equals, value = text.partition("=")
+    learner, _, name = place.partition(".")
+    if not (name and equals):
+        raise ValueError(f"{flag} has {text!r}: expected LEARNER.OPTION=VALUE, such as gpm.threshold=0.9")
+    if learner not in learners:
+        raise ValueError(
+            f"{flag} has {text!r}, of a learner that is not asked for: expected one of {', '.join(learners)}"
+        )
+    return learner, name, value
+
+
 # -------------------------------------------------------------------- registry
 
 LEARNERS: dict[str, type[Learner]] = {}
