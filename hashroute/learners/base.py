@@ -648,7 +648,7 @@ def options_from_dict(kind: type, values: dict[str, Any]) -> Any:
 
 
 def parse_option(flag: str, text: str, learners: Sequence[str]) -> tuple[str, str, str]:
-    """Learner, option and value of LEARNER.OPTION=VALUE, as a command gives it behind a flag, of one of the learners."""
+    """Learner, option and value of LEARNER.OPTION=VALUE, as a command gives it behind a flag, for one of these."""
     place, equals, value = text.partition("=")
     learner, _, name = place.partition(".")
     if not (name and equals):
