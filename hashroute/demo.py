@@ -95,6 +95,7 @@ def train(settings: DemoSettings, command: str, folder: Path, console: Console) 
                 common,
                 settings.seed,
                 folder=folder / f"{name}-seed{settings.seed}",
+                checkpoints=False,  # a demo is whole or not there
                 device=device,
                 on_epoch=advance,
                 command=command,

@@ -153,6 +153,7 @@ def run(
     options: dict[str, Any] | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
+    checkpoints: bool = True,
     device: str | torch.device = "cpu",
     fraction: float = 1.0,
     evaluate_on: Literal["test", "validation"] = "test",
@@ -167,9 +168,10 @@ def run(
         settings: how it is trained; or "own" or "paper" for the settings that come with the scenario.
         seed: of weights, batches and hash functions: the same seed gives the same numbers.
         options: of the learner; by default those usual for the scenario, or searched for.
-        folder: where the run is written down: settings.json, epochs.jsonl, the model, samples.json and result.json,
-            and a checkpoint after every epoch. None writes nothing.
+        folder: where the run is written down: settings.json, epochs.jsonl, the model, samples.json and result.json.
+            None writes nothing.
         resume: go on from the folder's checkpoint; a run that is finished is read, not done again.
+        checkpoints: write one after every epoch, so that a run that is stopped can go on.
         device: where to compute.
         fraction: the share of the images that the scenario was loaded with, to be written down.
         evaluate_on: which images accuracies are measured on.
@@ -199,7 +201,7 @@ def run(
         progress.restore(checkpoint)
     for record in progress.steps():
         if keeper is not None:
-            keeper.keep(record, progress)
+            keeper.keep(record, progress if checkpoints else None)
         if on_epoch is not None:
             on_epoch(record)
     if keeper is not None:
@@ -354,13 +356,15 @@ class Keeper:
         with open(self.log, "ab") as file:  # an epoch that no checkpoint holds is trained, and written down, again
             file.truncate(length)
 
-    def keep(self, record: dict[str, Any], progress: _Run) -> None:
-        """Write an epoch down, then the checkpoint that holds it."""
+    def keep(self, record: dict[str, Any], progress: _Run | None) -> None:
+        """Write an epoch down, then the checkpoint that holds it, unless there is to be none."""
         with open(self.log, "a") as file:
             file.write(json.dumps(record) + "\n")
             file.flush()
             os.fsync(file.fileno())
             length = file.tell()
+        if progress is None:
+            return
         state = {"format": CHECKPOINT_FORMAT, "log_length": length, **progress.state()}
         content = io.BytesIO()
         torch.save(state, content)  # not into the file: on a full disk that is a RuntimeError of no clear words

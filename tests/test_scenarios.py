@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,6 +108,16 @@ def test_the_mixed_stream_is_made_of_disjoint_parts_that_look_alike(scenario: Sc
     assert torch.equal(digit[:, 0], digit[:, 2])
     assert not digit[:, :, :2].any()
     assert digit[:, :, 2:30, 2:30].any()
+
+
+def test_the_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = load_scenario("digits")
+    monkeypatch.setattr(sys.modules["hashroute.scenarios.digits"], "FILE", "elsewhere")
+    for task, other in zip(read.tasks, load_scenario("digits").tasks, strict=True):
+        for part in ("train", "validation", "test"):
+            ours, theirs = getattr(task, part), getattr(other, part)
+            assert torch.equal(ours.images, theirs.images)
+            assert torch.equal(ours.labels, theirs.labels)
 
 
 def test_a_fraction_keeps_every_class_in_proportion() -> None:
