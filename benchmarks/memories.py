@@ -136,11 +136,14 @@ def measure_unfamiliar(scenario: Scenario) -> list[dict[str, object]]:
         for name in sorted(known):
             memories.write(*hashed[name])
         usual = memories.usual
+        familiar = {
+            name: ((memories.log_likelihood(held_out) - usual[:, 0]) / usual[:, 1]).amax(1)
+            for name, (_, held_out) in hashed.items()
+        }
         for deviations in (2, 3, 4, 5):
-            flagged = {}
-            for name, (_, held_out) in hashed.items():
-                familiar = ((memories.log_likelihood(held_out) - usual[:, 0]) / usual[:, 1]).amax(1)
-                flagged[name] = round(100 * (familiar < -deviations).double().mean().item(), 1)
+            flagged = {
+                name: round(100 * (each < -deviations).double().mean().item(), 1) for name, each in familiar.items()
+            }
             rows.append({"known": sorted(known), "deviations": deviations, "flagged": flagged})
             print(rows[-1], flush=True)
     return rows

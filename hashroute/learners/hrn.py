@@ -261,10 +261,10 @@ class HRN(Learner):
         units = options.max_units is not None and levels * (len(self.encoder) + 1) > options.max_units
         return units or not self._fits(more)
 
-    def _fits(self, more: int, paths: int | None = None) -> bool:
-        """Whether so many bytes more are allowed, beside the first paths, or all, and memories."""
-        kept = range(len(self.encoder) if paths is None else paths)
-        weigh = 4 * sum(map(self.encoder.weights, kept)) + len(self.memories) * self.memories.bytes_each
+    def _fits(self, more: int) -> bool:
+        """Whether so many bytes more are allowed, beside all units and memories."""
+        units = 4 * sum(map(self.encoder.weights, range(len(self.encoder))))
+        weigh = units + len(self.memories) * self.memories.bytes_each
         return self.options.max_bytes is None or weigh + more <= self.options.max_bytes
 
     def _try_reuse(
@@ -323,8 +323,7 @@ class HRN(Learner):
         decision, path = Decision(**self.decisions[-1]), self.ways[first]
         grown = any(weight.requires_grad for weight in self.encoder.paths[path].parameters())
         stays = grown and (not self.scratch or self._earned(task, first, decision))
-        left = len(self.encoder) - (grown and not stays)
-        if stays or (not decision.known and self._fits(self.memories.bytes_each, left)):
+        if stays or (not decision.known and self._fits(self.memories.bytes_each)):  # where a fork was, there is room
             splits = (_spread(split.images, self.options.remembered) for split in (task.train, task.validation))
             self.memories.write(*map(self._hashed, splits))  # this takes a while: interrupted, nothing has changed
             self.known_as.append(len(self.memories) - 1)
