@@ -116,13 +116,16 @@ def _grids(settings: SearchSettings) -> dict[str, dict[str, tuple[Any, ...]]]:
     grids = {learner: dict(find_learner(learner).grid) for learner in settings.learners}
     for text in settings.values:
         learner, name, said = parse_option("--values", text, settings.learners)
+        kind = find_learner(learner).Options
+        whole = isinstance(getattr(kind(), name, None), int)
         try:
-            values = tuple(map(float, said.split(",")))
+            values = tuple(map(int if whole else float, said.split(",")))
         except ValueError:
-            raise ValueError(f"--values has {text!r}: expected numbers behind the =, with commas between") from None
+            numbers = "whole numbers" if whole else "numbers"
+            raise ValueError(f"--values has {text!r}: expected {numbers} behind the =, with commas between") from None
         grids[learner][name] = values
         for value in values:
-            options_from_dict(find_learner(learner).Options, {name: value})
+            options_from_dict(kind, {name: value})
     return grids
 
 

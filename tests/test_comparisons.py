@@ -174,11 +174,17 @@ def test_a_search_tries_the_values_that_are_given(tmp_path: Path, capsys: pytest
     found = json.loads(output.read_text())
     assert [trial["options"] for trial in found["trials"]] == [{"threshold": 0.5}, {"threshold": 0.85}]
     assert "--learners gpm --values gpm.threshold=0.5,0.85 --seeds 1" in found["command"]
+    output.unlink()
+    assert main([*command, "--values", "gpm.threshold=0.5", "gpm.samples=20,40"]) == 0
+    whole = [trial["options"]["samples"] for trial in json.loads(output.read_text())["trials"]]
+    assert whole == [20, 40]
+    assert all(isinstance(value, int) for value in whole)
     capsys.readouterr()
     for wrong, said in {
         "0.5": "--values has '0.5': expected LEARNER.OPTION=VALUE, such as gpm.threshold=0.9",
         "ewc.weight=1": "--values has 'ewc.weight=1', of a learner that is not asked for: expected one of gpm",
         "gpm.threshold=much": "--values has 'gpm.threshold=much': expected numbers behind the =, with commas between",
+        "gpm.samples=1.5": "--values has 'gpm.samples=1.5': expected whole numbers behind the =, with commas between",
         "gpm.weight=1": "GPMOptions has no option 'weight': expected one of threshold, increase, samples",
     }.items():
         assert main([*command, "--values", wrong]) == 2
