@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sklearn.neighbors import NearestCentroid
 from hashroute import load_scenario
 from hashroute.data import Split
 from hashroute.hashing import FeatureHash
-from hashroute.learners.base import options_from_dict
+from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.learners.hrn import HRN, Decision, HRNOptions
 from hashroute.settings import settings_for
 
@@ -163,3 +164,26 @@ def test_when_a_fork_is_dropped(ablation: Any) -> None:
         assert decision.error is not None
         assert 1 < (96 - 90) / decision.error < 2
         assert not decision.known
+
+
+def test_committed_rows_are_of_the_present_variants(ablation: Any) -> None:
+    found = json.loads(ablation.OUTPUT.read_text())
+    for name, part in found["scenarios"].items():
+        scenario = name.removesuffix("-begin")
+        settings = replace(settings_for(scenario, (3, 32, 32)), epochs=(ablation.EPOCHS,))
+        assert part["settings"] == settings.to_dict(), name
+        assert (part["version"], part["fraction"]) == (HRN.version, 1)
+        assert list(part["rows"]) == list(ablation.ROWS[name])
+        whole = part["rows"]["hrn"]
+        for row, entry in part["rows"].items():
+            options = options_from_dict(HRNOptions, ablation.ROWS[name][row][1])
+            assert entry["options"] == options_to_dict(options), row
+            assert len(entry.get("final", ())) == len(entry["seeds"])
+            if row != "no fork: units shared and trained on":
+                assert entry.get("forgetting", []) == [0] * len(entry["seeds"]), row
+        for worse in {"no fork: units shared and trained on", "fork from nothing"} & set(part["rows"]):
+            entry = part["rows"][worse]
+            assert all(
+                final < whole["final"][whole["seeds"].index(seed)] - 3
+                for seed, final in zip(entry["seeds"], entry["final"], strict=True)
+            ), f"{name}, {worse}"
