@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d
-from torch.nn.utils import parametrize
 
 from hashroute.hashing import NEGLIGIBLE, EvenHash, largest_size, normalise
-from hashroute.units import ConvUnit, UnitSpec
+from hashroute.units import ConvBlock, ConvUnit, UnitSpec
 
 POOLED = 4
 """Maps larger than this are average-pooled to it before they are hashed: nothing is lost, and it is faster."""
@@ -56,10 +55,9 @@ class Forest(nn.Module):
         units = self.new_units()
         if parent is not None:
             _copy(self.paths[parent], units)
-            for convolution in _convolutions(units):
-                if _saved(convolution.weight, rank):
-                    difference = Difference(convolution.weight, rank)
-                    parametrize.register_parametrization(convolution, "weight", difference)
+            for block in _blocks(units):
+                if _saved(block.convolution.weight, rank):
+                    block.convolution = LowRank(block.convolution, rank)
         self.paths.append(units)
         self.parents.append(parent)
         self.ranks.append(rank)
@@ -114,7 +112,7 @@ class Forest(nn.Module):
 
     def fork_weights(self, rank: int) -> int:
         """How many numbers a fork of a rank adds."""
-        saved = sum(_saved(convolution.weight, rank) for convolution in _convolutions(self.paths[0]))
+        saved = sum(_saved(block.convolution.weight, rank) for block in _blocks(self.paths[0]))
         return self.weights(0) - saved
 
     @property
@@ -133,10 +131,9 @@ class Forest(nn.Module):
         for path, parent in zip(self.paths, self.parents, strict=True):
             if parent is None:
                 continue
-            for convolution, base in zip(_convolutions(path), _convolutions(self.paths[parent]), strict=True):
-                difference = _difference(convolution)
-                if difference is not None:
-                    difference.base.copy_(base.weight)
+            for ours, theirs in zip(_blocks(path), _blocks(self.paths[parent]), strict=True):
+                if isinstance(ours.convolution, LowRank):
+                    ours.convolution.base.copy_(theirs.convolution.weight)
 
 
 def _pool(maps: Tensor) -> Tensor:
@@ -153,25 +150,29 @@ def _windows(height: int, width: int, dtype: torch.dtype, device: torch.device) 
         return torch.kron(down, across).to(device)
 
 
-class Difference(nn.Module):
-    """Weights of a convolution as those of another plus U V: a difference of low rank, which alone is kept."""
+class LowRank(nn.Module):
+    """A convolution whose weights are those of another plus U V: a difference of low rank, which alone is kept."""
 
     base: Tensor
 
-    def __init__(self, base: Tensor, rank: int) -> None:
-        super().__init__()
-        self.rank = rank
-        self.register_buffer("base", base.detach().clone(), persistent=False)
-
-    def forward(self, up: Tensor, down: Tensor) -> Tensor:
-        """up: (out, rank), down: (rank, inputs). Returns the weights: (out, in, height, width)."""
-        return self.base + (up @ down).view_as(self.base)
-
-    def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def __init__(self, convolution: nn.Conv2d, rank: int) -> None:
         """U = 0 and a random V: the difference is 0 at first."""
-        inputs = weight[0].numel()
-        down = torch.randn(self.rank, inputs, device=weight.device, dtype=weight.dtype) / inputs**0.5
-        return weight.new_zeros(len(weight), self.rank), down
+        super().__init__()
+        base = convolution.weight.detach().clone()
+        inputs = base[0].numel()
+        self.in_channels = convolution.in_channels
+        self.bias = convolution.bias
+        self.register_buffer("base", base, persistent=False)
+        self.up = nn.Parameter(base.new_zeros(len(base), rank))
+        self.down = nn.Parameter(torch.randn(rank, inputs, device=base.device, dtype=base.dtype) / inputs**0.5)
+
+    @property
+    def weight(self) -> Tensor:
+        """(out, in, height, width)."""
+        return self.base + (self.up @ self.down).view_as(self.base)
+
+    def extra_repr(self) -> str:
+        return f"rank {len(self.down)}, of weights {tuple(self.base.shape)}"
 
 
 def _saved(weight: Tensor, rank: int) -> int:
@@ -179,19 +180,11 @@ def _saved(weight: Tensor, rank: int) -> int:
     return max(0, weight.numel() - rank * (len(weight) + weight[0].numel())) if rank else 0
 
 
-def _difference(convolution: nn.Conv2d) -> Difference | None:
-    """The low-rank difference that a convolution is made of, if it is."""
-    if not parametrize.is_parametrized(convolution, "weight"):
-        return None
-    difference: Any = convolution.parametrizations["weight"][0]  # type: ignore[index]
-    return difference  # type: ignore[no-any-return]
-
-
 @torch.no_grad()
 def _copy(source: nn.Module, target: nn.Module) -> None:
     """Copy all weights, those of a convolution of low rank as what they come to."""
-    for theirs, ours in zip(_convolutions(source), _convolutions(target), strict=True):
-        ours.weight.copy_(theirs.weight)
+    for theirs, ours in zip(_blocks(source), _blocks(target), strict=True):
+        ours.convolution.weight.copy_(theirs.convolution.weight)
     known = dict(source.named_parameters())
     for name, weight in target.named_parameters():
         if name in known:
@@ -203,5 +196,5 @@ def sum_by_halves(hashed: Iterable[Tensor]) -> Tensor:
     return reduce(lambda below, above: below / 2 + above, hashed)
 
 
-def _convolutions(units: nn.Module) -> Iterator[nn.Conv2d]:
-    return (module for module in units.modules() if isinstance(module, nn.Conv2d))
+def _blocks(units: nn.Module) -> Iterator[ConvBlock]:
+    return (module for module in units.modules() if isinstance(module, ConvBlock))

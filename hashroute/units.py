@@ -96,7 +96,7 @@ class ConvUnit(nn.Module):
         self.name = name
         self.blocks = nn.ModuleList()
         for block in spec.blocks():
-            self.blocks.append(_Block(block, in_channels, name))
+            self.blocks.append(ConvBlock(block, in_channels, name))
             in_channels = block.out_channels
 
     def takes(self, channels: int) -> bool:
@@ -119,7 +119,12 @@ class ConvUnit(nn.Module):
         return f"channels={self.channels!r}"
 
 
-class _Block(nn.Module):
+class ConvBlock(nn.Module):
+    """One block of a unit."""
+
+    convolution: Any
+    """An `nn.Conv2d`, or what has the weights of one."""
+
     def __init__(self, spec: UnitSpec, in_channels: int, name: str) -> None:
         super().__init__()
         self.spec = spec

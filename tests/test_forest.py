@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -334,14 +335,17 @@ def test_a_saved_forest_grows_on_as_if_it_had_never_been_saved(rank: int, tmp_pa
     grower.save(tmp_path)
     again = Grower.from_description(json.loads((tmp_path / "learner.json").read_text()))
     again.load_state(load_file(tmp_path / "model.safetensors"))
-    for each in (grower, again):
+    copies = {"saved": again, "pickled": pickle.loads(pickle.dumps(grower)), "copied": copy.deepcopy(grower)}
+    for each in (grower, *copies.values()):
         torch.manual_seed(7)
         each.learn(last)
-    assert again.description() == grower.description()
-    assert [decision["action"] for decision in again.decisions] == ["fresh", "fork", "fork", "fork"]
-    ours, theirs = grower.state(), again.state()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    ours = grower.state()
+    for way, each in copies.items():
+        assert each.description() == grower.description(), way
+        assert [decision["action"] for decision in each.decisions] == ["fresh", "fork", "fork", "fork"], way
+        theirs = each.state()
+        assert ours.keys() == theirs.keys(), way
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items()), way
 
 
 def test_growth_is_earned_and_the_same_task_twice_adds_nothing() -> None:

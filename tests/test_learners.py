@@ -349,7 +349,7 @@ def test_a_basis_grows_by_as_little_as_holds_the_share(size: int, tasks: int, sh
         samples = torch.randn(size, 3 * size, generator=generator, dtype=torch.float64)
         samples *= torch.rand(size, 1, generator=generator, dtype=torch.float64)
         energy = samples @ samples.T
-        grown = extend_basis(basis, energy, share)
+        grown = extend_basis(basis, energy, share).float()
         torch.testing.assert_close(grown.T @ grown, torch.eye(grown.shape[1]), rtol=0, atol=1e-5)
         held = [((part.double().T @ energy @ part.double()).trace() / energy.trace()).item() for part in (basis, grown)]
         assert held[1] >= share - 1e-5
@@ -718,6 +718,23 @@ def test_pixels_may_be_of_any_precision(name: str) -> None:
     for kind in (torch.float32, torch.float64):
         torch.testing.assert_close(learner.logits(images.to(kind) / 255, 0), expected)
     assert torch.equal(learner.predict(images.double() / 255).tasks, learner.predict(images).tasks)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_learner_of_double_precision_learns_and_stays_so(name: str, tmp_path: Path) -> None:
+    *tasks, last = digits(3).tasks
+    torch.manual_seed(0)
+    learner = create_learner(name, (1, 8, 8), short(1)).double()
+    learner.learn(*tasks) if learner.at_once else [learner.learn(task) for task in tasks]
+    learner.save(tmp_path)
+    again = load_learner(tmp_path)
+    logits = learner.logits(last.test.images, 0)
+    assert logits.dtype == torch.float64
+    assert torch.equal(again.logits(last.test.images, 0), logits)
+    if not learner.at_once:
+        again.learn(last)
+    state = [*again.state().values(), again.logits(last.test.images, len(again.tasks) - 1)]
+    assert {tensor.dtype for tensor in state if tensor.is_floating_point()} == {torch.float64}
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "joint"])

@@ -247,10 +247,9 @@ class Learner(nn.Module):
             if any(task.name == learned.name for learned in self.tasks):
                 raise ValueError(f"task {task.name!r} was learned before: give the new one another name")
         first = len(self.tasks)
-        device = self.device
         for task in tasks:
             self.add_task(LearnedTask(task.name, task.class_names, task.mean, task.deviation))
-        self.to(device)
+        self.to(self._place)
         self.look(tasks, first)
         self._start(list(range(first, first + len(tasks))), tasks)
 
@@ -371,7 +370,7 @@ class Learner(nn.Module):
     def feature_count(self) -> int:
         """How many features the encoder gives to the last task's head."""
         self.eval()
-        return self.features(torch.zeros(1, *self.image_shape, device=self.device), len(self.tasks) - 1).shape[1]
+        return self.features(self._place.new_zeros(1, *self.image_shape), len(self.tasks) - 1).shape[1]
 
     @torch.no_grad()
     def encode(self, images: Tensor, task: int | str | None = None) -> Tensor:
@@ -506,7 +505,8 @@ class Learner(nn.Module):
         return {**weights, **{f"memory.{name}": tensor for name, tensor in self.memory.items()}}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take over weights and memory."""
+        """Take over weights and memory, and their precision."""
+        self.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "memory": {}}
         for name, tensor in state.items():
             kind, _, rest = name.partition(".")

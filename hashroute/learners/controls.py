@@ -42,7 +42,7 @@ class Separate(Vanilla):
         return nn.ModuleList()
 
     def add_task(self, task: LearnedTask) -> None:
-        self.encoder.append(super().new_encoder().to(self.device))  # type: ignore[operator]
+        self.encoder.append(super().new_encoder().to(self._place))  # type: ignore[operator]
         super().add_task(task)
 
     def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:

@@ -123,8 +123,8 @@ class ELL(Vanilla):
         mean, deviation = features.mean(0), features.std(0).clamp_min(1e-6)
         with torch.random.fork_rng(devices=[]):  # so that training goes on as if this had not been
             torch.manual_seed(self.seed * 1000 + number)
-            coder = nn.Linear(count, self.options.code_size).to(self.device)
-            decoder = nn.Linear(self.options.code_size, count).to(self.device)
+            coder = nn.Linear(count, self.options.code_size).to(self._place)
+            decoder = nn.Linear(self.options.code_size, count).to(self._place)
             weights = [*coder.parameters(), *decoder.parameters()]
             optimizer = torch.optim.Adam(weights, 1e-3, fused=True)
             for _ in range(self.options.code_epochs):

@@ -64,7 +64,8 @@ class GPM(Vanilla):
             threshold = min(1.0, self.options.threshold + self.options.increase * number)
             for layer, energy in enumerate(self._energies(task, number)):
                 old = self.memory.get(f"basis.{layer}", energy.new_zeros(len(energy), 0)).cpu()
-                self.memory[f"basis.{layer}"] = extend_basis(old, energy, threshold).to(self.device)
+                basis = extend_basis(old, energy, threshold).to(self._place.dtype)  # not every device has float64
+                self.memory[f"basis.{layer}"] = basis.to(self.device)
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         super().load_state(state)
@@ -131,5 +132,5 @@ def extend_basis(basis: Tensor, energy: Tensor, threshold: float) -> Tensor:
     room = len(energy) - basis.shape[1]
     needed = min(int((held < threshold * total).sum()) + 1, room, int((values > 1e-12 * total).sum()))
     both = torch.cat([basis.double(), vectors[:, :needed]], 1)
-    orthonormal: Tensor = torch.linalg.qr(both)[0].float()
+    orthonormal: Tensor = torch.linalg.qr(both)[0]
     return orthonormal

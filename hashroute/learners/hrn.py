@@ -229,7 +229,7 @@ class HRN(Learner):
             self.ways.append(path)
             decision.parent = self._owner(parent)
         self.decisions.append(asdict(decision))
-        self.to(self.device)
+        self.to(self._place)
 
     def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
         """The paths that may be forked, and why, the preferred one first.
