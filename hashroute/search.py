@@ -79,6 +79,8 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
             if known != found[part]:
                 raise ValueError(f"{path} holds a search with other {part}: choose another --output, or delete it")
         found["trials"], found["chosen"] = kept["trials"], choose(kept["trials"])
+        commands = kept["command"].split(" && ")  # all that made it, one after the other
+        found["command"] = " && ".join(dict.fromkeys([*commands, found["command"]]))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, found)  # before the work: an unwritable folder should not cost a search
     done = [(trial["learner"], trial["options"], trial["seed"]) for trial in found["trials"]]

@@ -174,6 +174,14 @@ def test_a_search_tries_the_values_that_are_given(tmp_path: Path, capsys: pytest
     found = json.loads(output.read_text())
     assert [trial["options"] for trial in found["trials"]] == [{"threshold": 0.5}, {"threshold": 0.85}]
     assert "--learners gpm --values gpm.threshold=0.5,0.85 --seeds 1" in found["command"]
+    for _ in range(2):  # more values are added to those tried before, and so is the command
+        assert main([*command, "--values", "gpm.threshold=0.6,0.85"]) == 0
+    more = json.loads(output.read_text())
+    assert more["trials"][:2] == found["trials"]
+    assert [trial["options"] for trial in more["trials"][2:]] == [{"threshold": 0.6}]
+    first, second = more["command"].split(" && ")
+    assert first == found["command"]
+    assert second == first.replace("0.5,0.85", "0.6,0.85")
     output.unlink()
     assert main([*command, "--values", "gpm.threshold=0.5", "gpm.samples=20,40"]) == 0
     whole = [trial["options"]["samples"] for trial in json.loads(output.read_text())["trials"]]
