@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from ablate_hrn import TrainedHead
 
 from hashroute import load_scenario
 from hashroute.data import Split
@@ -25,6 +25,17 @@ from hashroute.storage import write_json
 
 OUTPUT = Path(__file__).parent / "results" / "forks.json"
 TASKS, TRAINED, EPOCHS = 5, 3000, 20
+
+
+class TrainedHead(HRN):
+    """A fork starts with the head that was trained on its parent."""
+
+    def look(self, tasks: Sequence[Task], first: int) -> None:
+        super().look(tasks, first)
+        if self.scratch:
+            self.heads[first].load_state_dict(self.tried_head())
+
+
 KINDS = {"a new head": HRN, "the head trained on its parent": TrainedHead}
 
 
