@@ -563,8 +563,36 @@ def test_a_task_must_end_before_the_next_begins() -> None:
     tasks = digits(2).tasks
     grower = learner()
     grower.begin(tasks[0])
-    with pytest.raises(ValueError, match="'0 or 1' is still being learned"):
-        grower.begin(tasks[1])
+    for start in (grower.begin, grower.learn):
+        with pytest.raises(ValueError, match="'0 or 1' is still being learned: go on with learn"):
+            start(tasks[1])
+
+
+@pytest.mark.parametrize("name", ["hrn", "vc"])
+def test_a_task_interrupted_in_an_epoch_goes_on_from_its_beginning(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = digits(2).tasks
+    torch.manual_seed(0)
+    grower: Any = create_learner(name, (1, 8, 8), short())
+    grower.learn(first)
+    batches = -(-len(second.train) // grower.settings.batch_size)
+    steps = []
+
+    def stop() -> None:
+        steps.append(grower.course.optimizer.param_groups[0]["lr"])
+        if len(steps) == batches + 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(grower, "after_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        grower.learn(second)
+    assert (grower.course.epoch, grower.course.schedule.last_epoch) == (1, batches)
+    grower.learn(second)
+    rates = steps[: batches + 3], steps[batches + 3 :]
+    assert rates[0][batches:] == rates[1][:3], "rates begin anew, too"
+    assert len(rates[1]) == 2 * batches
+    assert grower.course is None
+    assert [task.name for task in grower.tasks] == [first.name, second.name]
+    assert (grower.predict(second.test.images, 1) == second.test.labels).double().mean() > 0.8
 
 
 @pytest.mark.parametrize(("order", "silent"), [((0, 1), 0), ((0, 1), 1), ((1, 0), 0)])
@@ -662,7 +690,8 @@ def test_what_a_fork_must_gain(gained: int, lost: int, new: bool, known: bool) -
 def added(learner: HRN) -> int:
     """Bytes of units and memories, by what was decided."""
     total: int = sum(decision["bytes_added"] for decision in learner.decisions)
-    units = 4 * sum(map(learner.encoder.weights, range(len(learner.encoder))))
+    each = next(learner.encoder.parameters()).element_size()
+    units = each * sum(map(learner.encoder.weights, range(len(learner.encoder))))
     assert total == units + len(learner.memories) * learner.memories.bytes_each
     return total
 
@@ -714,6 +743,7 @@ def test_small_forks_fit_where_large_ones_do_not() -> None:
         ({"max_bytes": -1}, "max_bytes of hrn is -1: expected a whole number, at least 1"),
         ({"max_bytes": 1}, "max_bytes of hrn is 1: expected at least .*, the weight of the units of one path and of"),
         ({"rank": "4"}, "rank of hrn is '4': expected a whole number, at least 0"),
+        ({"rank": True}, "rank of hrn is True: expected a whole number, at least 0"),
         ({"recognised": math.nan}, "recognised of hrn is nan: expected a number$"),
         ({"within": math.nan}, "within of hrn is nan: expected a number, at least 0"),
         ({"trust": math.inf}, "trust of hrn is inf: expected a number, at least 0"),
@@ -724,11 +754,47 @@ def test_options_that_cannot_be_are_named(options: dict[str, float], said: str) 
         learner(**options)
 
 
+def test_whole_numbers_may_be_written_as_fractions() -> None:
+    options = HRNOptions(rank=1.0, max_bytes=1e6, directions=4.0, memory_features=50.0)  # type: ignore[arg-type]
+    assert options == HRNOptions(rank=1, max_bytes=10**6, directions=4, memory_features=50)
+    grower = Grower((1, 8, 8), short(1), options)
+    for task in digits(2).tasks:
+        grower.learn(task)
+    assert len(grower.encoder) == 2
+
+
+def test_a_bound_in_bytes_holds_for_double_precision() -> None:
+    tasks = digits(3).tasks
+    torch.manual_seed(0)
+    single = Grower((1, 8, 8), short(1))
+    for task in tasks:
+        single.learn(task)
+    most = added(single)
+    grower: Any = Grower((1, 8, 8), short(1), HRNOptions(max_bytes=most)).double()
+    for task in tasks:
+        grower.learn(task)
+        assert added(grower) <= most
+    assert [decision["action"] for decision in grower.decisions] == ["fresh", "reuse", "reuse"]
+    tight = Grower((1, 8, 8), short(1), HRNOptions(max_bytes=most // 3)).double()
+    with pytest.raises(ValueError, match=f"max_bytes of hrn is {most // 3}: expected at least {2 * (most // 3)}"):
+        tight.learn(tasks[0])
+    assert not tight.tasks
+
+
+def test_of_units_made_for_the_same_data_and_classes_the_most_recent_are_tried() -> None:
+    first, other, _ = digits(3).tasks
+    grower = Grower((1, 8, 8), short(1))
+    for task in (first, replace(first, name="part 2"), other, replace(first, name="part 3")):
+        grower.learn(task)
+    assert grower.ways == [0, 1, 2, 3]
+    assert list(grower.decisions[3]["tried"]) == [other.name, "part 2"]
+
+
 def test_a_model_is_not_saved_while_a_task_is_learned(tmp_path: Path) -> None:
     task = digits(1).tasks[0]
     grower = learner()
     grower.begin(task)
-    with pytest.raises(ValueError, match="save it after finish"):
+    with pytest.raises(ValueError, match="let learn\\(\\) end, then save"):
         grower.save(tmp_path)
     assert not list(tmp_path.iterdir())
 

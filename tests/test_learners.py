@@ -671,6 +671,11 @@ def test_mistakes_are_said_in_one_line(tmp_path: Path) -> None:
         create_learner("nobody", (1, 8, 8))
     with pytest.raises(ValueError, match="no option 'wait': expected one of weight"):
         create_learner("ewc", (1, 8, 8), wait=1.0)
+    for ask in (learner.predict, learner.encode, lambda images: learner.predict(images, 0)):
+        with pytest.raises(ValueError, match="images are bool: expected a tensor of uint8, or of numbers from 0 to 1"):
+            ask(task.test.images > 100)
+        with pytest.raises(ValueError, match="images are ndarray: expected a tensor"):
+            ask(task.test.images.numpy())
     with pytest.raises(ValueError, match="learned no task yet"):
         create_learner("vc", (1, 8, 8)).predict(task.test.images)
     learner.save(tmp_path)
@@ -735,6 +740,17 @@ def test_a_learner_of_double_precision_learns_and_stays_so(name: str, tmp_path: 
         again.learn(last)
     state = [*again.state().values(), again.logits(last.test.images, len(again.tasks) - 1)]
     assert {tensor.dtype for tensor in state if tensor.is_floating_point()} == {torch.float64}
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["hrn", "vc"])
+def test_a_learner_of_half_precision_answers(name: str, precision: torch.dtype) -> None:
+    learner = learned(name)
+    images = digits(1).tasks[0].test.images
+    given, free = learner.predict(images, 0), learner.predict(images)
+    learner.to(precision)
+    assert (learner.predict(images, 0) == given).double().mean() > 0.95
+    assert (learner.predict(images).tasks == free.tasks).double().mean() > 0.9
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "joint"])

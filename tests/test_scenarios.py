@@ -184,6 +184,8 @@ BAD = {
     "sizes": (lambda: Task.from_data("mine", [(np.zeros((1, n, 4)), 0) for n in (4, 5)], []), "cannot be used"),
     "nothing": (lambda: Task.from_data("mine", [], []), "the data of task 'mine' cannot be used"),
     "none": (lambda: Task.from_data("mine", None, None), "the data of task 'mine' cannot be used"),
+    "empty": (lambda: own(torch.zeros(0, 1, 4, 4), torch.zeros(0)), "0 images and 0 labels"),
+    "number": (lambda: replace(task(), name=7), "a task has the name 7: expected text, such as '7'"),
     "augmentation": (lambda: task(augmentations=["rotate"]), r"\['rotate'\]: expected some of flip, shift"),
     "no folder": (lambda: load_scenario("folders"), "scenario 'folders' cannot be made with no options: missing"),
     "option": (lambda: load_scenario("digits", size=3), "cannot be made with {'size': 3}: got an unexpected"),

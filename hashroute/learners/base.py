@@ -6,6 +6,7 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
@@ -227,8 +228,9 @@ class Learner(nn.Module):
     # ---------------------------------------------------------------- learning
 
     def learn(self, *tasks: Task) -> None:
-        """Learn a task; or several at once."""
-        self.begin(*tasks)
+        """Learn a task; or several at once. Where that was interrupted, the same call goes on with it."""
+        if self.course is None or self._course_names() != [task.name for task in tasks]:
+            self.begin(*tasks)
         while not self.done():
             self.train_epoch(*tasks)
         self.finish(*tasks)
@@ -236,8 +238,8 @@ class Learner(nn.Module):
     def begin(self, *tasks: Task) -> None:
         """Make heads and an optimiser for these tasks."""
         if self.course is not None:
-            names = ", ".join(repr(self.tasks[number].name) for number in self.course.tasks)
-            raise ValueError(f"{names} is still being learned: end that with finish() before the next task begins")
+            names = ", ".join(map(repr, self._course_names()))
+            raise ValueError(f"{names} is still being learned: go on with learn() of the same before the next begins")
         for task in tasks:
             if tuple(task.train.images.shape[1:]) != self.image_shape:
                 raise ValueError(
@@ -287,6 +289,9 @@ class Learner(nn.Module):
         """Whether all epochs of what is being learned are over."""
         return self._course.epoch >= self.epochs
 
+    def _course_names(self) -> list[str]:
+        return [self.tasks[number].name for number in self._course.tasks]
+
     @property
     def _course(self) -> Course:
         if self.course is None:
@@ -294,8 +299,31 @@ class Learner(nn.Module):
         return self.course
 
     def train_epoch(self, *tasks: Task) -> EpochLog:
-        """One pass over the training images; tasks with fewer epochs than others sit out the first ones."""
+        """One pass over the training images; tasks with fewer epochs than others sit out the first ones.
+
+        Interrupted, it is to be done anew.
+        """
         course, start = self._course, clock(self.device)
+        rates = {} if course.schedule is None else course.schedule.state_dict()
+        try:
+            loss, right, images, steps = self._pass(tasks)
+        except BaseException:
+            if course.schedule is not None:
+                course.schedule.load_state_dict(rates)
+                for group, rate in zip(course.optimizer.param_groups, course.schedule.get_last_lr(), strict=True):
+                    group["lr"] = rate
+            raise
+        finally:
+            self.eval()
+        course.epoch += 1
+        mean = loss.item() / steps
+        if not mean < float("inf"):
+            raise ValueError(f"{self.name} diverged: its loss is {mean}; lower its learning rate or its weights")
+        return EpochLog(mean, 100 * right.item() / images, images, clock(self.device) - start)
+
+    def _pass(self, tasks: Sequence[Task]) -> tuple[Tensor, Tensor, int, int]:
+        """Train on all images once. Returns the sum of losses, how many answers were right, images, and steps."""
+        course = self._course
         self.train()
         batches = []
         for number, task in zip(course.tasks, tasks, strict=True):
@@ -320,12 +348,7 @@ class Learner(nn.Module):
             loss += batch_loss.detach()
             right += (logits.argmax(1) == batch.labels).sum()
             images += len(rows)
-        course.epoch += 1
-        self.eval()
-        mean = loss.item() / len(batches)
-        if not mean < float("inf"):
-            raise ValueError(f"{self.name} diverged: its loss is {mean}; lower its learning rate or its weights")
-        return EpochLog(mean, 100 * right.item() / images, images, clock(self.device) - start)
+        return loss, right, images, len(batches)
 
     def finish(self, *tasks: Task) -> None:
         """Write down what must be kept of what was learned."""
@@ -356,7 +379,7 @@ class Learner(nn.Module):
 
     def scale(self, images: Tensor, task: int) -> Tensor:
         """Pixels, uint8 or from 0 to 1, as the encoder takes them."""
-        mean, deviation = (torch.tensor(part, device=self.device).view(-1, 1, 1) for part in self.scaling(task))
+        mean, deviation = (self._place.new_tensor(part).view(-1, 1, 1) for part in self.scaling(task))
         whole = not images.is_floating_point()
         images = images.to(self.device, self._place.dtype)
         if whole:
@@ -411,6 +434,7 @@ class Learner(nn.Module):
         if task is not None:
             return self.logits(images, task).argmax(1)
         self._check_learned()
+        self._check_images(images)
         prior = self.prior(images)
         confidence = torch.full_like(prior, -torch.inf)
         labels = torch.zeros(prior.shape, dtype=torch.int64, device=self.device)
@@ -445,7 +469,10 @@ class Learner(nn.Module):
         if not self.tasks:
             raise ValueError("this learner has learned no task yet: call learn(task) first")
 
-    def _parts(self, images: Tensor) -> Iterator[Tensor]:
+    def _check_images(self, images: Tensor) -> None:
+        if not isinstance(images, Tensor) or images.dtype == torch.bool:
+            kind = "bool" if isinstance(images, Tensor) else type(images).__name__
+            raise ValueError(f"images are {kind}: expected a tensor of uint8, or of numbers from 0 to 1")
         if images.dim() != 4 or images.shape[1:] != self.image_shape or len(images) == 0:
             raise ValueError(
                 f"images are of shape {tuple(images.shape)}: expected (number, {', '.join(map(str, self.image_shape))})"
@@ -456,6 +483,9 @@ class Learner(nn.Module):
             if not (lowest >= 0 and highest <= most):  # so that NaN fails, too
                 wrong = [not (image.min() >= 0 and image.max() <= most) for image in images].index(True)
                 raise ValueError(f"image {wrong} has pixels that are not from 0 to {most}: expected these, or uint8")
+
+    def _parts(self, images: Tensor) -> Iterator[Tensor]:
+        self._check_images(images)
         return iter(images.split(EVALUATION_BATCH))
 
     # ---------------------------------------------------------------- what it weighs
@@ -517,7 +547,7 @@ class Learner(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write learner.json and model.safetensors into a folder; each is whole or not there."""
         if self.course is not None:
-            raise ValueError(f"{self.name} is learning a task: save it after finish(task)")
+            raise ValueError(f"{self.name} is learning a task: let learn() end, then save")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.detach().contiguous().clone() for name, tensor in self.state().items()}
@@ -588,6 +618,14 @@ def above_others(logits: Tensor) -> Tensor:
 def evenly(total: int, count: int) -> Tensor:
     """So many rows, evenly spread over all, or all: (count,)."""
     return torch.linspace(0, total - 1, min(count, total)).round().long()
+
+
+@contextmanager
+def drawn_apart(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers of a seed; those after it go on as if these had not been drawn."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed % 2**63)
+        yield
 
 
 def clock(device: torch.device) -> float:

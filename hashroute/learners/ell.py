@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from hashroute.learners.base import Batch, register_learner
+from hashroute.learners.base import Batch, drawn_apart, register_learner
 from hashroute.learners.plain import Vanilla
 from hashroute.scenarios import Task
 
@@ -121,8 +121,7 @@ class ELL(Vanilla):
         if self.options.code_size >= count:
             raise ValueError(f"code_size of ell is {self.options.code_size}: expected fewer than the {count} features")
         mean, deviation = features.mean(0), features.std(0).clamp_min(1e-6)
-        with torch.random.fork_rng(devices=[]):  # so that training goes on as if this had not been
-            torch.manual_seed(self.seed * 1000 + number)
+        with drawn_apart(self.seed * 1000 + number, self.device):
             coder = nn.Linear(count, self.options.code_size).to(self._place)
             decoder = nn.Linear(self.options.code_size, count).to(self._place)
             weights = [*coder.parameters(), *decoder.parameters()]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hashroute.forest import Forest
 from hashroute.hashing import FeatureHash
-from hashroute.learners.base import Familiar, Learner, count_weights, evenly, register_learner
+from hashroute.learners.base import Familiar, Learner, count_weights, drawn_apart, evenly, register_learner
 from hashroute.memory import Memories, edges
 from hashroute.scenarios import Task
 
@@ -59,11 +59,13 @@ class HRNOptions:
         others = {"recognised": -math.inf, "within": 0, "trust": 0, "trust_in_kinds": 0}
         for name, bound in (whole | others).items():
             value = getattr(self, name)
-            number = isinstance(value, (int, float)) and math.isfinite(value) and value >= bound
-            if not number or (name in whole and value != int(value)):
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if not number or value < bound or (name in whole and value != int(value)):
                 kind = "a whole number" if name in whole else "a number"
                 least = f", at least {bound}" if math.isfinite(bound) else ""
                 raise ValueError(f"{name} of hrn is {value!r}: expected {kind}{least}")
+            if name in whole:
+                object.__setattr__(self, name, int(value))  # 1e6 is as good as 1000000
 
 
 @dataclass
@@ -146,19 +148,14 @@ class HRN(Learner):
         """The memory of each task's data."""
         self.kinds: list[int] = []
         """The kind of each task's data: that of the task it was taken for, or a new one."""
-        numbers = count_weights(self.encoder.new_units())
+        self.path_weights = numbers = count_weights(self.encoder.new_units())
         # m directions of s numbers, their mean and m + 3 numbers more are at most s (m + 2) where s > m + 2.
         fitting = (some for some in range(self.options.directions, 0, -1) if numbers // (some + 2) > some + 2)
         count = next(fitting, 1)
         size = min(self.options.memory_features, max(count + 1, numbers // (count + 2)))
         self.memory_hash = FeatureHash(size, (self.seed << 8) + 255)
         self.memories = Memories(size, count)
-        least = 4 * numbers + self.memories.bytes_each
-        if self.options.max_bytes is not None and self.options.max_bytes < least:
-            raise ValueError(
-                f"max_bytes of {self.name} is {self.options.max_bytes}: expected at least {least}, the weight of the "
-                "units of one path and of a memory"
-            )
+        self._check_one_path_fits()
 
     def new_encoder(self) -> Forest:
         return Forest(self.image_shape, self.settings.encoder, self.settings.features, self.seed)
@@ -203,6 +200,7 @@ class HRN(Learner):
         (task,) = tasks
         decision = Decision(task.name)
         if not self.ways:
+            self._check_one_path_fits()  # of the present precision
             self.ways.append(self.encoder.grow())
             self.kinds.append(0)
         else:
@@ -221,7 +219,8 @@ class HRN(Learner):
             else:
                 alike = {self.ways[number] for number in near} - {self.ways[number] for number in same}
                 candidates = self.candidates(familiar, alike)
-                parent = self._try_reuse(task, first, candidates, [familiar] if same else [], decision)
+                known = [max(self.ways[number] for number in same)] if same else []
+                parent = self._try_reuse(task, first, candidates, known, decision)
                 decision.why = candidates[parent] + (", where a head does best" if len(candidates) > 1 else "")
                 path = self.encoder.grow(parent, self.options.rank)
                 decision.forked_from = self._owner(parent)
@@ -257,22 +256,34 @@ class HRN(Learner):
     def _at_bound(self) -> bool:
         """Whether another path would be too many."""
         options, levels = self.options, len(self.settings.encoder)
-        more = 4 * self.encoder.fork_weights(options.rank) + self.memories.bytes_each
+        more = self._bytes(self.encoder.fork_weights(options.rank)) + self.memories.bytes_each
         units = options.max_units is not None and levels * (len(self.encoder) + 1) > options.max_units
         return units or not self._fits(more)
 
     def _fits(self, more: int) -> bool:
         """Whether so many bytes more are allowed, beside all units and memories."""
-        units = 4 * sum(map(self.encoder.weights, range(len(self.encoder))))
+        units = self._bytes(sum(map(self.encoder.weights, range(len(self.encoder)))))
         weigh = units + len(self.memories) * self.memories.bytes_each
         return self.options.max_bytes is None or weigh + more <= self.options.max_bytes
+
+    def _bytes(self, weights: int) -> int:
+        """What so many weights weigh."""
+        return weights * self._place.element_size()
+
+    def _check_one_path_fits(self) -> None:
+        least = self._bytes(self.path_weights) + self.memories.bytes_each
+        if self.options.max_bytes is not None and self.options.max_bytes < least:
+            raise ValueError(
+                f"max_bytes of {self.name} is {self.options.max_bytes}: expected at least {least}, the weight of the "
+                "units of one path and of a memory"
+            )
 
     def _try_reuse(
         self, task: Task, number: int, parents: Iterable[int], known: Iterable[int], decision: Decision
     ) -> int:
         """Train a head on the features of paths as they are; returns the one of the parents where it does best.
 
-        parents: those that may be forked; known: those of the same data and classes, whose head goes on.
+        parents: those that may be forked; known: the most recent of the same data and classes, whose head goes on.
         The best head of all is kept until the task's end. A fork does not start with it: a head that knows these images
         by heart already leaves the units little to learn from them.
         """
@@ -283,8 +294,7 @@ class HRN(Learner):
             self.ways.pop()
             head = copy.deepcopy(self.heads[number])
             self._start_like(head, task, path)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed((self.seed * 1000 + number) % 2**63)
+            with drawn_apart(self.seed * 1000 + number, self.device):
                 self._train_head(head, seen, task.train.labels.to(self.device), self.settings.epochs_of(number))
             with torch.no_grad():
                 right = head(held).argmax(1).cpu() == task.validation.labels
@@ -336,7 +346,7 @@ class HRN(Learner):
             self.encoder.freeze(path)
             decision.action = "fresh" if decision.parent is None else "fork"
             decision.units_added = len(self.settings.encoder)
-            decision.bytes_added += 4 * self.encoder.weights(path)
+            decision.bytes_added += self._bytes(self.encoder.weights(path))
         else:
             decision.action = "reuse"
             if grown:
@@ -366,8 +376,10 @@ class HRN(Learner):
     @torch.no_grad()
     def _hashed(self, images: Tensor) -> Tensor:
         """Hash vectors of the edges in images: (n, memory features)."""
-        parts = (edges(part.to(self.device).to(self._place.dtype)) for part in self._parts(images))
-        return torch.cat([self.memory_hash.normalised(part) for part in parts])
+        # On Apple's devices maps are pooled only to sides that divide theirs.
+        place = torch.device("cpu") if self.device.type == "mps" else self.device
+        parts = (edges(part.to(place).to(self._place.dtype)) for part in self._parts(images))
+        return torch.cat([self.memory_hash.normalised(part) for part in parts]).to(self.device)
 
     def _far(self, task: Task) -> Tensor:
         """(memories,) how far a task's data is from all that is remembered."""

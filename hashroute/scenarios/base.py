@@ -42,6 +42,8 @@ class Task:
     """The data set that the images come from; by default one of the task's own."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ValueError(f"a task has the name {self.name!r}: expected text, such as {str(self.name)!r}")
         if not self.dataset:
             object.__setattr__(self, "dataset", self.name)
         unknown = self.augmentations - set(get_args(Augmentation))
@@ -219,7 +221,7 @@ def _as_split(data: Data, name: str) -> Split:
         images, labels = data if isinstance(data, tuple) else zip(*data, strict=True)
         pixels = images if isinstance(images, Tensor) else torch.from_numpy(np.stack([_array(i) for i in images]))
         numbers = labels if isinstance(labels, Tensor) else torch.from_numpy(np.stack([_array(i) for i in labels]))
-        if len(pixels) != len(numbers):
+        if len(pixels) != len(numbers) or len(pixels) == 0:
             raise ValueError(f"{len(pixels)} images and {len(numbers)} labels")
     except (TypeError, ValueError) as error:
         raise ValueError(
