@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from hashroute.ablate import ablation_rows
+from hashroute.metrics import at_the_end
 from hashroute.reporting.figures import accuracy_figure
 from hashroute.reporting.tables import best_mean, lead_rows, markdown, spread, summary, task_rows
 
@@ -31,6 +32,8 @@ def block(kind: str, name: str) -> str:
     """What stands in a place of this kind for a result of this name."""
     if kind == "options":
         return options(name)
+    if kind == "aims":
+        return aims()
     content = json.loads((RESULTS / f"{name.partition('.')[0]}.json").read_text())
     if kind == "summary":
         return markdown(*summary(content)) + "\n" + made_with(content, name)
@@ -125,6 +128,59 @@ def options(name: str) -> str:
         rows.append([learner, said, "; ".join(f"{key} {value:g}" for key, value in chosen.items())])
     made = f"\nMade with `{found['command']}`; the trials are in [{name}.json](../../hashroute/tuned/{name}.json).\n"
     return markdown(["learner", "tried", "chosen"], rows) + made
+
+
+def aims() -> str:
+    """What `hrn` was to reach with our own settings, and what it has."""
+    found = {}
+    for name in ("pairwise-mnist", "fashion-mnist", "svhn-cifar100", "split-cifar100", "mixed"):
+        found[name] = json.loads((RESULTS / f"{name}.json").read_text())["learners"]
+    ends = {
+        name: [fmean(each) for each in zip(*map(at_the_end, learners["hrn"]["accuracy"]), strict=True)]
+        for name, learners in found.items()
+    }
+    free = {
+        (name, what): fmean(each[what] for each in learners["hrn"]["task_free"])
+        for name, learners in found.items()
+        for what in ("all_classes", "dataset")
+    }
+
+    def larger(name: str) -> float:
+        """How many weights `hrn` has at the end, over those of `vc`."""
+        ours, plain = (
+            fmean(sum(each.values()) for each in found[name][learner]["parameters"]) for learner in ("hrn", "vc")
+        )
+        return ours / plain
+
+    speed = json.loads((DOCS.parent / "benchmarks" / "results" / "speed.json").read_text())
+    ratios = [row["value"] for row in speed if row["name"].startswith("speed of the learner hrn over vc")]
+    rows: list[tuple[str, str, float, float]] = [
+        ("pairwise-mnist", "final", 99.95, fmean(ends["pairwise-mnist"])),
+        ("fashion-mnist", "Fashion after MNIST", 91.5, ends["fashion-mnist"][0]),
+        ("fashion-mnist", "MNIST", 99.4, ends["fashion-mnist"][1]),
+        ("svhn-cifar100", "SVHN after ten CIFAR tasks", 92, ends["svhn-cifar100"][0]),
+        ("svhn-cifar100", "mean of the ten CIFAR tasks", 80, fmean(ends["svhn-cifar100"][1:])),
+        ("split-cifar100", "final", 81, fmean(ends["split-cifar100"])),
+        ("mixed", "no task given", 65, free["mixed", "all_classes"]),
+        ("svhn-cifar100", "data set found, no task given", 98, free["svhn-cifar100", "dataset"]),
+        ("mixed", "data set found, no task given", 98, free["mixed", "dataset"]),
+        ("the slowest measured", "speed of training over that of `vc`, at least", 0.8, min(ratios)),
+        *(
+            (name, "weights at the end over those of `vc`, at most", 1.25, larger(name))
+            for name in ("svhn-cifar100", "split-cifar100", "mixed")
+        ),
+    ]
+    shown = [
+        [
+            name,
+            what,
+            f"{aim:g}",
+            f"{value:.2f}",
+            "yes" if (value <= aim if "at most" in what else value >= aim) else "no",
+        ]
+        for name, what, aim, value in rows
+    ]
+    return markdown(["scenario", "`hrn`", "aim", "has", "reached"], shown)
 
 
 def fill(text: str) -> str:
