@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pty
+import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ from torch import Tensor
 from hashroute import HashRoutedNetwork, UnitSpec
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a shell started in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs under test are to hear Ctrl-C
 
 SMALL_UNITS = (
     UnitSpec(4, 3, 1, 1, norm_groups=1),
