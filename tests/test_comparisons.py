@@ -252,7 +252,7 @@ PUBLISHED_HRN = learner_options("hrn-paper", "pairwise-mnist", "paper", (1, 28, 
 def test_an_ablation_is_written_down_and_gone_on_with(tmp_path: Path) -> None:
     if not dataset_status("mnist").sizes:
         pytest.skip("MNIST is not here")
-    settings = ablate.AblateSettings(seeds=1, fraction=0.01, output=tmp_path / "ablation.json")
+    settings = ablate.AblateSettings(seeds=1, fraction=0.002, output=tmp_path / "ablation.json")
     console = Console(record=True, width=200, quiet=True)
     ablate.run_ablation(settings, console)
     found = json.loads(settings.output.read_text())

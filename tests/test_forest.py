@@ -636,9 +636,9 @@ def test_a_fork_that_gains_enough_stays() -> None:
     labels = (agree > agree.median()).long()
     second = Task.from_data("second", (images, labels), (images[:50], labels[:50]), ["smooth", "rough"])
     grower = learner(recognised=-9.0)
-    grower.settings = short(10, augment=False)
-    grower.learn(first)
-    grower.learn(second)
+    for epochs, task in ((1, first), (10, second)):
+        grower.settings = short(epochs, augment=False)
+        grower.learn(task)
     decision = grower.decisions[1]
     assert decision["action"] == "fork", decision
     assert decision["forked"] - decision["reused"] > 2 * decision["error"]
