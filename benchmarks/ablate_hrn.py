@@ -280,7 +280,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--fraction", type=float, default=1.0)
     parser.add_argument("--scenarios", nargs="+", default=list(ROWS), choices=list(ROWS))
-    parser.add_argument("--rows", nargs="+", default=[], help="these rows alone")
+    names = list(dict.fromkeys(row for part in ROWS.values() for row in part))
+    parser.add_argument("--rows", nargs="+", default=names, choices=names, help="these rows alone")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args()
     path, fraction = arguments.output, arguments.fraction
@@ -302,7 +303,7 @@ def main() -> None:
         kept = {**here, "rows": {row: entry["options"] for row, entry in here["rows"].items()}}
         if kept != {**fresh, "rows": rows}:
             raise SystemExit(f"{path} was made with other settings or rows of {name}: move it away")
-        asked = [row for row in rows if row in (arguments.rows or rows)]
+        asked = [row for row in rows if row in arguments.rows]
         left = [
             (seed, row) for seed in range(arguments.seeds) for row in asked if seed not in here["rows"][row]["seeds"]
         ]
