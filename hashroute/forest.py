@@ -41,7 +41,7 @@ class Forest(nn.Module):
         self.paths = nn.ModuleList()
         self.parents: list[int | None] = []
         self.ranks: list[int] = []
-        """Of the differences between a path's convolutions and its parent's: 0 for full ones."""
+        """Of the differences between a path's convolutions and its parent's, where these are smaller so: 0 for any."""
 
     def __len__(self) -> int:
         return len(self.paths)

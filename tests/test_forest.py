@@ -325,6 +325,19 @@ def test_nothing_is_forgotten_bit_for_bit(rank: int) -> None:
     assert grower.ways == [0, 1, 2, 3]
 
 
+def test_nothing_is_forgotten_where_paths_are_reused() -> None:
+    first, second, third = digits(3).tasks
+    tasks = [first, second, replace(first, name="again"), third]
+    grower = learner(max_units=4)
+    before: list[Tensor] = []
+    for number, task in enumerate(tasks):
+        grower.learn(task)
+        before.append(grower.logits(task.test.images, number))
+        for earlier, said in enumerate(before):
+            assert torch.equal(grower.logits(tasks[earlier].test.images, earlier), said)
+    assert len(set(grower.ways)) < len(tasks), "no path is reused"
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_saved_forest_grows_on_as_if_it_had_never_been_saved(rank: int, tmp_path: Path) -> None:
     *tasks, last = digits(4).tasks
@@ -568,6 +581,53 @@ def test_a_task_must_end_before_the_next_begins() -> None:
             start(tasks[1])
 
 
+@pytest.mark.parametrize("change", ["classes", "images"])
+def test_an_interrupted_task_does_not_go_on_with_other_data(change: str) -> None:
+    first, second = digits(2).tasks
+    grower = learner()
+    grower.begin(first)
+    fewer = Split(first.train.images[:-1], first.train.labels[:-1])
+    other = {"classes": replace(second, name=first.name), "images": replace(first, train=fewer)}[change]
+    with pytest.raises(ValueError, match="go on with learn\\(\\) of the same images, or call give_up"):
+        grower.learn(other)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_task_that_diverged_is_given_up_and_leaves_nothing_behind(
+    late: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = digits(2).tasks
+    grower = learner()
+    grower.learn(first)
+    before = {name: tensor.clone() for name, tensor in grower.state().items()}, grower.description()
+
+    def spoil() -> None:
+        with torch.no_grad():
+            next(grower.encoder.paths[1].parameters()).fill_(math.nan)
+
+    with monkeypatch.context() as patch:
+        if late:  # after the last step of an epoch, so that its loss does not show it
+            step, batches = iter(range(10**6)), -(-len(second.train) // grower.settings.batch_size)
+            patch.setattr(grower, "after_step", lambda: spoil() if (next(step) + 1) % batches == 0 else None)
+        else:
+            patch.setattr(grower, "after_step", spoil)
+        for _ in range(grower.settings.epochs_of(1) + 1):
+            with pytest.raises(ValueError, match="hrn diverged"):
+                grower.learn(second)
+        with pytest.raises(ValueError, match="let learn\\(\\) end, or call give_up\\(\\), then save"):
+            grower.save(tmp_path)
+    grower.give_up()
+    after = grower.state(), grower.description()
+    assert after[1] == before[1]
+    assert after[0].keys() == before[0].keys()
+    assert all(torch.equal(tensor, before[0][name]) for name, tensor in after[0].items())
+    grower.save(tmp_path)
+    grower.learn(second)
+    assert (grower.predict(second.test.images, 1) == second.test.labels).double().mean() > 0.8
+    with pytest.raises(RuntimeError, match="nothing is being learned"):
+        grower.give_up()
+
+
 @pytest.mark.parametrize("name", ["hrn", "vc"])
 def test_a_task_interrupted_in_an_epoch_goes_on_from_its_beginning(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = digits(2).tasks
@@ -794,7 +854,7 @@ def test_a_model_is_not_saved_while_a_task_is_learned(tmp_path: Path) -> None:
     task = digits(1).tasks[0]
     grower = learner()
     grower.begin(task)
-    with pytest.raises(ValueError, match="let learn\\(\\) end, then save"):
+    with pytest.raises(ValueError, match="let learn\\(\\) end, or call give_up\\(\\), then save"):
         grower.save(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -846,6 +906,21 @@ def test_what_is_unlike_everything_is_unfamiliar() -> None:
     assert grower.unfamiliar(own).double().mean() < 0.05
     noise = torch.randint(256, own.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     assert grower.unfamiliar(noise).double().mean() > 0.9
+
+
+def test_a_batch_is_near_its_own_data_and_far_from_other_data() -> None:
+    grower, scenario = learner(), digits(2)
+    first = scenario.tasks[0]
+    with pytest.raises(ValueError, match="has learned no task yet"):
+        grower.distances(first.test.images)
+    for task in (*scenario.tasks, replace(first, name="again")):
+        grower.learn(task)
+    found = grower.distances(first.test.images)
+    assert found.shape == (3,)
+    assert found[0] == found[2] < found[1], "the same data and classes have one memory"
+    limit = grower.options.recognised * grower.memory_hash.features
+    assert found[0] < limit
+    assert (grower.distances(255 - first.test.images) > limit).all()
 
 
 @pytest.mark.parametrize("bound", ["max_units", "max_bytes"])

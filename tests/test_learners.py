@@ -690,6 +690,25 @@ def test_a_diverging_learner_says_so() -> None:
         run(digits(1), "vc", short(1, learning_rate=1e30, one_cycle=False))
 
 
+@pytest.mark.parametrize("name", [name for name in LEARNERS if name != "joint"])
+def test_a_task_can_be_given_up(name: str, tmp_path: Path) -> None:
+    first, second, third = digits(3).tasks
+    torch.manual_seed(0)
+    learner = create_learner(name, (1, 8, 8), short(2))
+    learner.learn(first)
+    learner.begin(second)
+    learner.train_epoch(second)
+    learner.give_up()
+    learner.learn(third)
+    assert [task.name for task in learner.tasks] == [first.name, third.name]
+    assert len(learner.heads) == 2
+    assert (learner.predict(third.test.images, third.name) == third.test.labels).double().mean() > 0.7
+    learner.save(tmp_path)
+    again = load_learner(tmp_path)
+    for task in (first, third):
+        assert torch.equal(again.logits(task.test.images, task.name), learner.logits(task.test.images, task.name))
+
+
 @pytest.mark.parametrize(
     "shape", [(1, 4, 4), (1, 8, 8), (1, 20, 31), (1, 28, 28), (3, 32, 32), (3, 32, 48), (3, 64, 64)]
 )

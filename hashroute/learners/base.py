@@ -89,6 +89,8 @@ class Course:
     """The training of one task, or of some together, while it lasts."""
 
     tasks: list[int]
+    images: list[tuple[int, int]]
+    """How many there are of each task, to train on and to validate."""
     optimizer: Optimizer
     schedule: LRScheduler | None
     epoch: int = 0
@@ -185,6 +187,11 @@ class Learner(nn.Module):
     def look(self, tasks: Sequence[Task], first: int) -> None:
         """Called once before tasks are learned, when their heads are there; their numbers begin at first."""
 
+    def take_back(self, first: int) -> None:
+        """Remove what was added for the tasks from this one on, which were not learned to their end."""
+        del self.tasks[first:], self.decisions[first:]
+        self.heads, self.scratch, self.course = self.heads[:first], {}, None
+
     def prepare(self, tasks: Sequence[int]) -> None:
         """Called before the first epoch, and again where a stopped run goes on."""
 
@@ -228,8 +235,11 @@ class Learner(nn.Module):
     # ---------------------------------------------------------------- learning
 
     def learn(self, *tasks: Task) -> None:
-        """Learn a task; or several at once. Where that was interrupted, the same call goes on with it."""
-        if self.course is None or self._course_names() != [task.name for task in tasks]:
+        """Learn a task; or several at once.
+
+        Where that was interrupted, the same call goes on with it, and `give_up` ends it.
+        """
+        if self.course is None or not self._goes_on(tasks):
             self.begin(*tasks)
         while not self.done():
             self.train_epoch(*tasks)
@@ -238,8 +248,11 @@ class Learner(nn.Module):
     def begin(self, *tasks: Task) -> None:
         """Make heads and an optimiser for these tasks."""
         if self.course is not None:
-            names = ", ".join(map(repr, self._course_names()))
-            raise ValueError(f"{names} is still being learned: go on with learn() of the same before the next begins")
+            names = ", ".join(repr(self.tasks[number].name) for number in self.course.tasks)
+            raise ValueError(
+                f"{names} is still being learned: go on with learn() of the same images, or call give_up(), before the "
+                "next begins"
+            )
         for task in tasks:
             if tuple(task.train.images.shape[1:]) != self.image_shape:
                 raise ValueError(
@@ -249,11 +262,22 @@ class Learner(nn.Module):
             if any(task.name == learned.name for learned in self.tasks):
                 raise ValueError(f"task {task.name!r} was learned before: give the new one another name")
         first = len(self.tasks)
-        for task in tasks:
-            self.add_task(LearnedTask(task.name, task.class_names, task.mean, task.deviation))
-        self.to(self._place)
-        self.look(tasks, first)
-        self._start(list(range(first, first + len(tasks))), tasks)
+        try:
+            for task in tasks:
+                self.add_task(LearnedTask(task.name, task.class_names, task.mean, task.deviation))
+            self.to(self._place)
+            self.look(tasks, first)
+            self._start(list(range(first, first + len(tasks))), tasks)
+        except BaseException:  # to look at a task may take a while: interrupted, it has not begun
+            self.take_back(first)
+            raise
+
+    def give_up(self) -> None:
+        """Give up what is being learned, so that other tasks can be learned, and what came before saved.
+
+        Weights that all tasks share stay as they are by then; where tasks have their own, nothing is left of it.
+        """
+        self.take_back(self._course.tasks[0])
 
     def _start(self, numbers: list[int], tasks: Sequence[Task]) -> None:
         settings = self.settings
@@ -262,7 +286,8 @@ class Learner(nn.Module):
             for number, task in zip(numbers, tasks, strict=True)
         )
         weights, undecayed = self.trainable(numbers), self.undecayed(numbers)
-        self.course = Course(numbers, *self.new_optimizer(weights, steps, undecayed))
+        images = [(len(task.train), len(task.validation)) for task in tasks]
+        self.course = Course(numbers, images, *self.new_optimizer(weights, steps, undecayed))
         self.prepare(numbers)
 
     def new_optimizer(
@@ -289,8 +314,11 @@ class Learner(nn.Module):
         """Whether all epochs of what is being learned are over."""
         return self._course.epoch >= self.epochs
 
-    def _course_names(self) -> list[str]:
-        return [self.tasks[number].name for number in self._course.tasks]
+    def _goes_on(self, tasks: Sequence[Task]) -> bool:
+        """Whether these are the tasks that are being learned."""
+        begun = [(self.tasks[number].name, self.tasks[number].class_names) for number in self._course.tasks]
+        images = [(len(task.train), len(task.validation)) for task in tasks]
+        return begun == [(task.name, task.class_names) for task in tasks] and images == self._course.images
 
     @property
     def _course(self) -> Course:
@@ -307,6 +335,12 @@ class Learner(nn.Module):
         rates = {} if course.schedule is None else course.schedule.state_dict()
         try:
             loss, right, images, steps = self._pass(tasks)
+            mean = loss.item() / steps
+            trained = (weight for group in course.optimizer.param_groups for weight in group["params"])
+            whole = torch.stack([weight.isfinite().all() for weight in trained]).all()
+            if not mean < float("inf") or not whole:
+                said = "its weights are not finite" if mean < float("inf") else f"its loss is {mean}"
+                raise ValueError(f"{self.name} diverged: {said}; lower its learning rate, or what its penalties weigh")
         except BaseException:
             if course.schedule is not None:
                 course.schedule.load_state_dict(rates)
@@ -316,9 +350,6 @@ class Learner(nn.Module):
         finally:
             self.eval()
         course.epoch += 1
-        mean = loss.item() / steps
-        if not mean < float("inf"):
-            raise ValueError(f"{self.name} diverged: its loss is {mean}; lower its learning rate or its weights")
         return EpochLog(mean, 100 * right.item() / images, images, clock(self.device) - start)
 
     def _pass(self, tasks: Sequence[Task]) -> tuple[Tensor, Tensor, int, int]:
@@ -547,7 +578,7 @@ class Learner(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write learner.json and model.safetensors into a folder; each is whole or not there."""
         if self.course is not None:
-            raise ValueError(f"{self.name} is learning a task: let learn() end, then save")
+            raise ValueError(f"{self.name} is learning a task: let learn() end, or call give_up(), then save")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.detach().contiguous().clone() for name, tensor in self.state().items()}

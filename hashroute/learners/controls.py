@@ -45,6 +45,10 @@ class Separate(Vanilla):
         self.encoder.append(super().new_encoder().to(self._place))  # type: ignore[operator]
         super().add_task(task)
 
+    def take_back(self, first: int) -> None:
+        super().take_back(first)
+        self.encoder = self.encoder[:first]  # type: ignore[index]
+
     def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
         for task in tasks:
             yield from self.encoder[task].parameters()  # type: ignore[index]

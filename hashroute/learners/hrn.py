@@ -180,18 +180,11 @@ class HRN(Learner):
     def begin(self, *tasks: Task) -> None:
         if len(tasks) > 1:
             raise ValueError(f"{self.name} was given {len(tasks)} tasks at once: it learns one after the other")
-        learned = len(self.tasks)
-        try:
-            super().begin(*tasks)
-        except BaseException:  # to look at a task takes a while: interrupted, it has not begun
-            if self.course is None:
-                self._forget(learned)
-            raise
+        super().begin(*tasks)
 
-    def _forget(self, first: int) -> None:
-        """Take back what was added for tasks from this one on, before they were learned."""
-        del self.tasks[first:], self.ways[first:], self.kinds[first:], self.decisions[first:]
-        self.heads, self.scratch = self.heads[:first], {}
+    def take_back(self, first: int) -> None:
+        super().take_back(first)
+        del self.ways[first:], self.kinds[first:], self.known_as[first:]
         while len(self.encoder) > max(self.ways, default=-1) + 1:
             self.encoder.drop_last()
 
@@ -204,9 +197,8 @@ class HRN(Learner):
             self.ways.append(self.encoder.grow())
             self.kinds.append(0)
         else:
-            far = self._far(task)
+            away = self.distances(_spread(task.train.images, self.options.looked_at)).tolist()
             limit = self.options.recognised * self.memory_hash.features
-            away = [float(far[memory]) for memory in self.known_as]  # the data of each task
             near = [number for number, distance in enumerate(away) if distance <= limit]
             same = [number for number in near if self.tasks[number].class_names == task.class_names]
             nearest = min(same or near or range(first), key=lambda number: away[number])
@@ -341,7 +333,8 @@ class HRN(Learner):
         elif decision.looks_like is not None:
             self.known_as.append(self.known_as[self.task_number(decision.looks_like)])
         else:  # there is no room for a memory more
-            self.known_as.append(int(self._far(task).argmin()))
+            away = self.distances(_spread(task.train.images, self.options.looked_at))
+            self.known_as.append(self.known_as[int(away.argmin())])
         if stays:
             self.encoder.freeze(path)
             decision.action = "fresh" if decision.parent is None else "fork"
@@ -381,9 +374,14 @@ class HRN(Learner):
         parts = (edges(part.to(place).to(self._place.dtype)) for part in self._parts(images))
         return torch.cat([self.memory_hash.normalised(part) for part in parts]).to(self.device)
 
-    def _far(self, task: Task) -> Tensor:
-        """(memories,) how far a task's data is from all that is remembered."""
-        return self.memories.divergence(self._hashed(_spread(task.train.images, self.options.looked_at)))
+    def distances(self, images: Tensor) -> Tensor:
+        """(tasks,) how far a batch of images, as a whole, is from the data of each task, in nats.
+
+        Below `recognised` for each number of a hash vector, 20 in all by default, `learn` takes it for such data. It
+        needs hundreds of images.
+        """
+        self._check_remembers()
+        return self.memories.divergence(self._hashed(images))[self.known_as]
 
     def _likely(self, images: Tensor) -> Tensor:
         """(n, memories) how likely remembered data makes each image."""
@@ -398,12 +396,15 @@ class HRN(Learner):
         """(n,) which images are unlike all data that is remembered.
 
         One image says little: what is smoother than known data, as house numbers beside photographs, passes for it.
-        That a whole batch is unlike it is what `learn` sees, and says, before it learns a task.
+        Of a whole batch `distances` says much more.
         """
-        if not len(self.memories):
-            raise ValueError(f"{self.name} has learned no task yet: there is nothing that images could be unlike")
+        self._check_remembers()
         unlike: Tensor = self.familiarity(images).amax(1) < -UNFAMILIAR
         return unlike
+
+    def _check_remembers(self) -> None:
+        if not len(self.memories):
+            raise ValueError(f"{self.name} has learned no task yet: there is nothing that images could be unlike")
 
     def known_by(self, images: Tensor, task: int) -> Familiar:  # noqa: ARG002
         """The familiarity of images to every memory."""

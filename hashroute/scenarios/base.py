@@ -44,6 +44,7 @@ class Task:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ValueError(f"a task has the name {self.name!r}: expected text, such as {str(self.name)!r}")
+        object.__setattr__(self, "class_names", tuple(self.class_names))
         if not self.dataset:
             object.__setattr__(self, "dataset", self.name)
         unknown = self.augmentations - set(get_args(Augmentation))
