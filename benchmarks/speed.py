@@ -282,7 +282,7 @@ class Report:
             for learner in (hrn, vc):
                 timed(learner, learner.finish, task)
         speeds = {name: len(kinds) * epochs * images / each for name, each in seconds.items()}
-        self.add(f"speed of the learner hrn over vc, {name}", seconds["vc"] / seconds["hrn"], 0.7, speeds)
+        self.add(f"speed of the learner hrn over vc, {name}", seconds["vc"] / seconds["hrn"], 0.8, speeds)
 
     def memory(self) -> None:
         peaks = {}
