@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +26,7 @@ from hashroute import create_learner, load_learner, load_scenario, metrics, run
 from hashroute.cli import main
 from hashroute.demo import DemoSettings, train
 from hashroute.network import Routing
+from hashroute.settings import settings_for
 
 COMMAND = [sys.executable, "-m", "hashroute"]
 
@@ -114,7 +116,8 @@ def test_every_unit_that_convolved_for_some_sample_learned() -> None:
 
     hook = nn.modules.module.register_module_forward_hook(record)
     try:
-        learner: Any = run(load_scenario("digits"), "hrn-paper")[1]
+        settings = replace(settings_for("digits", (1, 8, 8), classes=2), epochs=(3,))
+        learner: Any = run(load_scenario("digits"), "hrn-paper", settings)[1]
     finally:
         hook.remove()
     assert len(convolved) >= 2

@@ -216,7 +216,7 @@ def test_everything_that_can_happen_happened() -> None:
 def test_a_large_batch_through_a_fresh_network(channels: str) -> None:
     units = SLICE_UNITS if channels == "slice" else CHUNK_UNITS
     network = dict(units=units * 3, features=32, channels=channels, tau_empty=0.5, tau_expand=0.3, basis_size=4)
-    events = run_both(Case(network, batch=256, steps=2))
+    events = run_both(Case(network, batch=128, steps=2))
     assert events["initialise"] == 9
     assert events["replace"] > 20
 
