@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -310,17 +311,21 @@ class Grower(HRN):
         return True
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_nothing_is_forgotten_bit_for_bit(rank: int) -> None:
-    tasks = digits(4).tasks
-    torch.manual_seed(0)
-    grower = Grower((1, 8, 8), short(), HRNOptions(rank=rank))
+def learn_and_forget_nothing(grower: HRN, tasks: Sequence[Task]) -> None:
     before: list[Tensor] = []
     for number, task in enumerate(tasks):
         grower.learn(task)
         before.append(grower.logits(task.test.images, number))
         for earlier, said in enumerate(before):
             assert torch.equal(grower.logits(tasks[earlier].test.images, earlier), said)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nothing_is_forgotten_bit_for_bit(rank: int) -> None:
+    tasks = digits(4).tasks
+    torch.manual_seed(0)
+    grower = Grower((1, 8, 8), short(), HRNOptions(rank=rank))
+    learn_and_forget_nothing(grower, tasks)
     assert [decision["action"] for decision in grower.decisions] == ["fresh", "fork", "fork", "fork"]
     assert grower.ways == [0, 1, 2, 3]
 
@@ -329,12 +334,7 @@ def test_nothing_is_forgotten_where_paths_are_reused() -> None:
     first, second, third = digits(3).tasks
     tasks = [first, second, replace(first, name="again"), third]
     grower = learner(max_units=4)
-    before: list[Tensor] = []
-    for number, task in enumerate(tasks):
-        grower.learn(task)
-        before.append(grower.logits(task.test.images, number))
-        for earlier, said in enumerate(before):
-            assert torch.equal(grower.logits(tasks[earlier].test.images, earlier), said)
+    learn_and_forget_nothing(grower, tasks)
     assert len(set(grower.ways)) < len(tasks), "no path is reused"
 
 
@@ -490,6 +490,13 @@ def test_units_of_the_same_classes_are_not_forked_because_others_reuse_them(monk
     assert asked == [{2}]
 
 
+def assert_the_same(one: HRN, other: HRN) -> None:
+    assert one.description() == other.description()
+    ours, theirs = one.state(), other.state()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
 @pytest.mark.parametrize("moment", ["_train_head", "_start"])
 def test_a_task_that_was_interrupted_while_it_was_looked_at_has_not_begun(
     moment: str, monkeypatch: pytest.MonkeyPatch
@@ -497,7 +504,7 @@ def test_a_task_that_was_interrupted_while_it_was_looked_at_has_not_begun(
     tasks = digits(3).tasks
     grower = learner()
     grower.learn(tasks[0])
-    before = {name: tensor.clone() for name, tensor in grower.state().items()}, grower.description()
+    before = copy.deepcopy(grower)
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -506,10 +513,7 @@ def test_a_task_that_was_interrupted_while_it_was_looked_at_has_not_begun(
         patch.setattr(HRN, moment, interrupt)
         with pytest.raises(KeyboardInterrupt):
             grower.begin(tasks[1])
-    after = grower.state(), grower.description()
-    assert after[1] == before[1]
-    assert after[0].keys() == before[0].keys()
-    assert all(torch.equal(tensor, before[0][name]) for name, tensor in after[0].items())
+    assert_the_same(grower, before)
     for task in tasks[1:]:
         grower.learn(task)
     assert len(grower.ways) == len(grower.kinds) == len(grower.known_as) == len(grower.decisions) == 3
@@ -535,9 +539,8 @@ def test_the_end_of_a_task_that_was_interrupted_can_be_done_again(moment: str, m
                 with pytest.raises(KeyboardInterrupt):
                     grower.finish(second)
         grower.finish(second)
-        ended.append((grower.description(), grower.state()))
-    assert ended[0][0] == ended[1][0]
-    assert all(torch.equal(tensor, ended[1][1][name]) for name, tensor in ended[0][1].items())
+        ended.append(grower)
+    assert_the_same(*ended)
 
 
 def test_a_decision_says_what_was_tried() -> None:
@@ -599,7 +602,7 @@ def test_a_task_that_diverged_is_given_up_and_leaves_nothing_behind(
     first, second = digits(2).tasks
     grower = learner()
     grower.learn(first)
-    before = {name: tensor.clone() for name, tensor in grower.state().items()}, grower.description()
+    before = copy.deepcopy(grower)
 
     def spoil() -> None:
         with torch.no_grad():
@@ -617,10 +620,7 @@ def test_a_task_that_diverged_is_given_up_and_leaves_nothing_behind(
         with pytest.raises(ValueError, match="let learn\\(\\) end, or call give_up\\(\\), then save"):
             grower.save(tmp_path)
     grower.give_up()
-    after = grower.state(), grower.description()
-    assert after[1] == before[1]
-    assert after[0].keys() == before[0].keys()
-    assert all(torch.equal(tensor, before[0][name]) for name, tensor in after[0].items())
+    assert_the_same(grower, before)
     grower.save(tmp_path)
     grower.learn(second)
     assert (grower.predict(second.test.images, 1) == second.test.labels).double().mean() > 0.8
@@ -690,8 +690,8 @@ def test_the_parent_is_the_path_on_which_a_head_does_best(
 
 def test_a_fork_that_gains_enough_stays() -> None:
     generator = torch.Generator().manual_seed(0)
-    images = (torch.rand(1800, 1, 8, 8, generator=generator) * 255).to(torch.uint8)
-    first = Task.from_data("first", (images, torch.arange(1800) % 2), (images[:50], torch.arange(50) % 2))
+    images = (torch.rand(3000, 1, 8, 8, generator=generator) * 255).to(torch.uint8)
+    first = Task.from_data("first", (images, torch.arange(3000) % 2), (images[:50], torch.arange(50) % 2))
     agree = (images[:, 0, :, 1:].int() - images[:, 0, :, :-1].int()).abs().float().mean((1, 2))
     labels = (agree > agree.median()).long()
     second = Task.from_data("second", (images, labels), (images[:50], labels[:50]), ["smooth", "rough"])

@@ -286,8 +286,7 @@ class Learner(nn.Module):
             for number, task in zip(numbers, tasks, strict=True)
         )
         weights, undecayed = self.trainable(numbers), self.undecayed(numbers)
-        images = [(len(task.train), len(task.validation)) for task in tasks]
-        self.course = Course(numbers, images, *self.new_optimizer(weights, steps, undecayed))
+        self.course = Course(numbers, _sizes(tasks), *self.new_optimizer(weights, steps, undecayed))
         self.prepare(numbers)
 
     def new_optimizer(
@@ -317,8 +316,7 @@ class Learner(nn.Module):
     def _goes_on(self, tasks: Sequence[Task]) -> bool:
         """Whether these are the tasks that are being learned."""
         begun = [(self.tasks[number].name, self.tasks[number].class_names) for number in self._course.tasks]
-        images = [(len(task.train), len(task.validation)) for task in tasks]
-        return begun == [(task.name, task.class_names) for task in tasks] and images == self._course.images
+        return begun == [(task.name, task.class_names) for task in tasks] and _sizes(tasks) == self._course.images
 
     @property
     def _course(self) -> Course:
@@ -635,6 +633,11 @@ class Head(nn.Sequential):
                 layers.append(nn.Dropout(rate))
             features = width
         super().__init__(*layers, nn.Linear(features, classes))
+
+
+def _sizes(tasks: Sequence[Task]) -> list[tuple[int, int]]:
+    """How many images each task has to train on and to validate."""
+    return [(len(task.train), len(task.validation)) for task in tasks]
 
 
 def above_others(logits: Tensor) -> Tensor:

@@ -197,7 +197,7 @@ class HRN(Learner):
             self.ways.append(self.encoder.grow())
             self.kinds.append(0)
         else:
-            away = self.distances(_spread(task.train.images, self.options.looked_at)).tolist()
+            away = self._far(task).tolist()
             limit = self.options.recognised * self.memory_hash.features
             near = [number for number, distance in enumerate(away) if distance <= limit]
             same = [number for number in near if self.tasks[number].class_names == task.class_names]
@@ -333,8 +333,7 @@ class HRN(Learner):
         elif decision.looks_like is not None:
             self.known_as.append(self.known_as[self.task_number(decision.looks_like)])
         else:  # there is no room for a memory more
-            away = self.distances(_spread(task.train.images, self.options.looked_at))
-            self.known_as.append(self.known_as[int(away.argmin())])
+            self.known_as.append(self.known_as[int(self._far(task).argmin())])
         if stays:
             self.encoder.freeze(path)
             decision.action = "fresh" if decision.parent is None else "fork"
@@ -382,6 +381,10 @@ class HRN(Learner):
         """
         self._check_remembers()
         return self.memories.divergence(self._hashed(images))[self.known_as]
+
+    def _far(self, task: Task) -> Tensor:
+        """(tasks,) how far a task's data is from that of each, by the images that are looked at."""
+        return self.distances(_spread(task.train.images, self.options.looked_at))
 
     def _likely(self, images: Tensor) -> Tensor:
         """(n, memories) how likely remembered data makes each image."""
