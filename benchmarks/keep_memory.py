@@ -18,8 +18,8 @@ import torch.nn.functional as F
 
 from hashroute import create_learner
 from hashroute.learners import LearnedTask
-from hashroute.settings import PUBLISHED
-from hashroute.workers import keep_memory
+from hashroute.recipe import PUBLISHED
+from hashroute.training.workers import keep_memory
 
 OUTPUT = Path(__file__).parent / "results" / "keep_memory.json"
 STEPS = 100

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from speed import medians
 
-from hashroute.bases import Selection
-from hashroute.hashing import FeatureHash
-from hashroute.units import _convolve, _dropout_mask, _max_pool
+from hashroute.nn.bases import Selection
+from hashroute.nn.hashing import FeatureHash
+from hashroute.nn.units import _convolve, _dropout_mask, _max_pool
 
 RESULTS = Path(__file__).parent / "results" / "operations.json"
 

@@ -27,13 +27,12 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from hashroute import HashRoutedNetwork, UnitSpec
-from hashroute.data import Split
 from hashroute.learners import Learner, create_learner
-from hashroute.reference import Reference
-from hashroute.scenarios import Task
-from hashroute.settings import settings_for
-from hashroute.units import ConvUnit
-from hashroute.workers import keep_memory
+from hashroute.nn.reference import Reference
+from hashroute.nn.units import ConvUnit
+from hashroute.recipe import settings_for
+from hashroute.tasks import Split, Task
+from hashroute.training.workers import keep_memory
 
 RESULTS = Path(__file__).parent / "results" / "speed.json"
 CLASSES = 10

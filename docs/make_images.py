@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from hashroute import HashRoutedNetwork, load_scenario, run
-from hashroute.demo import DemoSettings, show, train
-from hashroute.reporting.report import ReportSettings, run_report
-from hashroute.training import learner_options
+from hashroute.cli.demo import DemoSettings, show, train
+from hashroute.reporting.page import ReportSettings, run_report
+from hashroute.training.run import learner_options
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 100

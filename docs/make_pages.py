@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hashroute.ablate import ablation_rows
-from hashroute.metrics import at_the_end
+from hashroute.cli.ablate import ablation_rows
 from hashroute.reporting.figures import accuracy_figure
 from hashroute.reporting.tables import best_mean, lead_rows, markdown, spread, summary, task_rows
+from hashroute.training.metrics import at_the_end
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -119,7 +119,7 @@ def distances(content: dict[str, Any]) -> str:
 
 def options(name: str) -> str:
     """What a search tried, and what it chose."""
-    found = json.loads((DOCS.parent / "hashroute" / "tuned" / f"{name}.json").read_text())
+    found = json.loads((DOCS.parent / "hashroute" / "learners" / "tuned" / f"{name}.json").read_text())
     rows = []
     for learner, chosen in found["chosen"].items():
         trials = [trial for trial in found["trials"] if trial["learner"] == learner]

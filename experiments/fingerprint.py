@@ -1,7 +1,7 @@
 """Fingerprints of every learner: what a refactoring must not change.
 
-For each learner, on `digits` and on a fraction of `pairwise-mnist` and `split-cifar100`, with one thread and seed 0: the
-accuracy matrix, a checksum of the task-free answers, and a checksum of the final weights and of the kept state.
+For each learner, on `digits` and on a fraction of `pairwise-mnist` and `split-cifar100`, with one thread and seed 0:
+the accuracy matrix, a checksum of the task-free answers, and a checksum of the final weights and of the kept state.
 
 usage: python experiments/fingerprint.py record FILE [SCENARIO ...]
        python experiments/fingerprint.py compare FILE [SCENARIO ...]

@@ -1,10 +1,11 @@
 """Continual learning with hash-routed networks."""
 
 from hashroute.learners import Learner, create_learner, load_learner, register_learner
-from hashroute.network import HashRoutedNetwork, Routing
-from hashroute.scenarios import Scenario, Task, load_scenario, register_scenario
-from hashroute.training import Outcome, run
-from hashroute.units import UnitSpec
+from hashroute.nn.network import HashRoutedNetwork, Routing
+from hashroute.nn.units import UnitSpec
+from hashroute.scenarios import load_scenario, register_scenario
+from hashroute.tasks import Scenario, Task
+from hashroute.training.run import Outcome, run
 
 __all__ = [
     "HashRoutedNetwork",

@@ -18,19 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Split:
-    """Images and labels: (n, channels, height, width) of uint8, and (n,) of int64."""
-
-    images: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, rows: Any) -> Split:
-        return Split(self.images[rows], self.labels[rows])
+from hashroute.tasks import Split
 
 
 @dataclass(frozen=True)

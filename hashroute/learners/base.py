@@ -19,10 +19,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from typing_extensions import Self
 
-from hashroute.scenarios import Task
-from hashroute.settings import HeadSpec, Settings, settings_for
+from hashroute.nn.units import ConvUnit
+from hashroute.recipe import HeadSpec, Settings, settings_for
 from hashroute.storage import replace_file, write_json
-from hashroute.units import ConvUnit
+from hashroute.tasks import Task
 
 FORMAT = 3
 """Of saved learners; a reader of another format says so."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hashroute.hashing import FeatureHash
 from hashroute.learners.base import LearnedTask, Learner, register_learner
 from hashroute.learners.plain import Vanilla
+from hashroute.nn.hashing import FeatureHash
 
 
 class HashEncoder(nn.Module):

@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from hashroute.learners.base import Batch, drawn_apart, register_learner
 from hashroute.learners.plain import Vanilla
-from hashroute.scenarios import Task
+from hashroute.tasks import Task
 
 
 @dataclass(frozen=True)

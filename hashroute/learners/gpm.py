@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hashroute.learners.base import evenly, register_learner
 from hashroute.learners.plain import Vanilla
-from hashroute.scenarios import Task
+from hashroute.tasks import Task
 
 
 @dataclass(frozen=True)

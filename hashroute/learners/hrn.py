@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hashroute.forest import Forest
-from hashroute.hashing import FeatureHash
 from hashroute.learners.base import Familiar, Learner, count_weights, drawn_apart, evenly, register_learner
-from hashroute.memory import Memories, edges
-from hashroute.scenarios import Task
+from hashroute.nn.forest import Forest
+from hashroute.nn.gaussian import Memories, edges
+from hashroute.nn.hashing import FeatureHash
+from hashroute.tasks import Task
 
 UNFAMILIAR = 3.0
 """An image is unfamiliar if it is less likely than usual by so many deviations, for all data that is remembered: one of

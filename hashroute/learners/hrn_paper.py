@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hashroute.learners.base import Batch, Familiar, LearnedTask, Learner, count_weights, register_learner
-from hashroute.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
-from hashroute.units import ChannelRule, UnitSpec
+from hashroute.nn.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
+from hashroute.nn.units import ChannelRule, UnitSpec
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from hashroute.learners.base import Learner, register_learner
-from hashroute.units import ConvUnit, UnitSpec
+from hashroute.nn.units import ConvUnit, UnitSpec
 
 
 class PlainEncoder(nn.Module):

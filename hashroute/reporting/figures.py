@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from hashroute import metrics
 from hashroute.reporting.gather import Group, Run, group_of
 from hashroute.reporting.tables import continual, right_after_mean
+from hashroute.training import metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hashroute.learners import LEARNERS
-from hashroute.settings import with_defaults
+from hashroute.recipe import with_defaults
 
 Rows = list[list[float | None]]
 

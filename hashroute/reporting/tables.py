@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from hashroute import metrics
 from hashroute.reporting.paper import PAPER
+from hashroute.training import metrics
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:

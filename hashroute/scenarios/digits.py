@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hashroute.data import Split
-from hashroute.scenarios.base import Scenario, Task, choose_classes, hold_out, register_scenario
+from hashroute.scenarios.registry import register_scenario
+from hashroute.tasks import Scenario, Split, Task, choose_classes, hold_out
 
 FILE = "datasets/data/digits.csv.gz"
 """Where scikit-learn keeps them."""

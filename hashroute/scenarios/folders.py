@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from hashroute.data import Split
-from hashroute.scenarios.base import Scenario, Task, hold_out, register_scenario
+from hashroute.scenarios.registry import register_scenario
+from hashroute.tasks import Scenario, Split, Task, hold_out
 
 logger = logging.getLogger(__name__)
 

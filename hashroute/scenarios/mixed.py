@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hashroute.data import Split, load_dataset
-from hashroute.scenarios.base import Scenario, Task, hold_out, register_scenario
+from hashroute.data import load_dataset
 from hashroute.scenarios.published import AUGMENTATIONS, STATISTICS, dataset_task
+from hashroute.scenarios.registry import register_scenario
+from hashroute.tasks import Scenario, Split, Task, hold_out
 
 PART = 5000
 """Images to train and validate on in each task."""

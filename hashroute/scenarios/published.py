@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hashroute.data import load_dataset
-from hashroute.scenarios.base import Augmentation, Scenario, Task, choose_classes, hold_out, register_scenario
+from hashroute.scenarios.registry import register_scenario
+from hashroute.tasks import Augmentation, Scenario, Task, choose_classes, hold_out
 
 STATISTICS = {
     "mnist": ((0.1307,), (0.3081,)),

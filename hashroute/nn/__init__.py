@@ -1,0 +1,1 @@
+"""Neural modules: no files, no tasks."""

@@ -1,0 +1,1 @@
+"""Runs: a learner goes through a scenario, alone or in a sweep of many."""

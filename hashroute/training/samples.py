@@ -1,0 +1,57 @@
+"""Some images of every task, and what a learner makes of them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+
+from hashroute.learners import Learner
+from hashroute.learners.base import evenly
+from hashroute.tasks import Split, Task
+
+OF_EACH = 2
+MOST = 24
+LARGEST = 96
+"""Side of a picture."""
+
+
+def samples(learner: Learner, data: Sequence[tuple[Task, Split]]) -> list[dict[str, Any]]:
+    """Two images of each task, of evenly spread tasks where there are many: answers, paths, and what knows them."""
+    found = []
+    for number in evenly(len(data), MOST // OF_EACH).tolist():
+        task, split = data[number]
+        rows = split.labels.argsort(stable=True)[evenly(len(split), OF_EACH)]  # of different classes
+        images, labels = split.images[rows], split.labels[rows].tolist()
+        predicted = learner.predict(images, number).tolist()
+        free_tasks, free_labels = (part.tolist() for part in learner.predict(images))
+        paths, known = learner.paths(images, number), learner.known_by(images, number)
+        for place, image in enumerate(images):
+            taken_for = data[free_tasks[place]][0]
+            found.append(
+                {
+                    "task": task.name,
+                    "image": data_address(image),
+                    "label": task.class_names[labels[place]],
+                    "predicted": task.class_names[predicted[place]],
+                    "task_free": {"task": taken_for.name, "label": taken_for.class_names[free_labels[place]]},
+                    "path": None if paths is None else paths[place].tolist(),
+                    "known_by": None if known is None else known.parts,
+                    "projections": None if known is None else [round(v, 4) for v in known.values[place].tolist()],
+                }
+            )
+    return found
+
+
+def data_address(image: Tensor) -> str:
+    """An image, uint8 of (channels, height, width), as the address of a PNG that a page can show."""
+    channels = image[:3].permute(1, 2, 0) if len(image) >= 3 else image[0]
+    content = io.BytesIO()
+    picture = Image.fromarray(channels.contiguous().numpy())
+    picture.thumbnail((LARGEST, LARGEST))
+    picture.save(content, "PNG")
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()

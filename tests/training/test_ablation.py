@@ -1,0 +1,169 @@
+"""The variants of hrn in its ablation are what their rows are called, and hrn otherwise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.neighbors import NearestCentroid
+
+from hashroute import load_scenario
+from hashroute.learners.base import options_from_dict, options_to_dict
+from hashroute.learners.hrn import HRN, Decision, HRNOptions
+from hashroute.nn.hashing import FeatureHash
+from hashroute.recipe import settings_for
+from support import import_file
+
+FILE = Path(__file__).parents[2] / "experiments" / "ablate_hrn.py"
+
+
+@pytest.fixture(scope="module")
+def ablation() -> Any:
+    return import_file(FILE)
+
+
+def learned(kind: type[HRN], monkeypatch: pytest.MonkeyPatch, tasks: int = 3, **options: Any) -> Any:
+    """A learner of this kind after some tasks, all forks kept."""
+    monkeypatch.setattr(HRN, "_earned", lambda *_: True)
+    torch.manual_seed(0)
+    settings = replace(settings_for("digits", (1, 8, 8), classes=2), epochs=(1,))
+    learner = kind((1, 8, 8), settings, options_from_dict(HRNOptions, options))
+    for task in load_scenario("digits").tasks[:tasks]:
+        learner.learn(task)
+    return learner
+
+
+def weights(learner: Any, path: int, level: int) -> torch.Tensor:
+    kept: torch.Tensor = learner.encoder.paths[path][level].blocks[0].convolution.weight
+    return kept
+
+
+def test_which_units_are_trained(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_scenario("digits").tasks[0]
+    whole = learned(HRN, monkeypatch)
+    assert whole.encoder.parents == [None, 0, 1]
+    assert not torch.equal(weights(whole, 0, 0), weights(whole, 1, 0))
+    last = learned(ablation.LastLevel, monkeypatch)
+    assert torch.equal(weights(last, 0, 0), weights(last, 2, 0))
+    assert not torch.equal(weights(last, 0, 1), weights(last, 1, 1))
+    lower, upper = (sum(w.numel() for w in last.encoder.paths[0][level].parameters()) for level in (0, 1))
+    assert last.parameter_counts()["encoder"] == lower + 3 * upper
+    assert last.bytes_kept()["weights"] == whole.bytes_kept()["weights"] - 4 * 2 * lower
+    shared = learned(ablation.Shared, monkeypatch)
+    assert (len(shared.encoder), shared.ways) == (1, [0, 0, 0])
+    assert [decision["action"] for decision in shared.decisions] == ["fresh", "reuse", "reuse"]
+    assert not torch.equal(weights(shared, 0, 0), weights(whole, 0, 0)), "it was trained on"
+    fresh = learned(ablation.Fresh, monkeypatch)
+    assert (fresh.encoder.parents, fresh.ways) == ([None] * 3, [0, 1, 2])
+    monkeypatch.undo()
+    behind = Decision("second", reused=100.0)
+    fresh.scratch = {"right": torch.ones(len(task.validation), dtype=torch.bool)}
+    assert fresh._earned(task, 0, behind), "however far behind it is"
+    assert behind.forked is not None
+    for learner in (whole, last, shared, fresh):
+        written = sum(decision["bytes_added"] for decision in learner.decisions)
+        kept = 4 * learner.parameter_counts()["encoder"] + len(learner.memories) * learner.memories.bytes_each
+        assert written == kept, "decisions say what was added"
+
+
+def test_a_fork_can_start_with_the_head_trained_on_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, same in ((HRN, False), (import_file(FILE.with_name("forks.py")).TrainedHead, True)):
+        learner = learned(kind, monkeypatch, 1)
+        learner.begin(load_scenario("digits").tasks[1])
+        assert learner.encoder.parents == [None, 0]
+        for name, weight in learner.heads[1].state_dict().items():
+            assert torch.equal(weight, learner.scratch[f"head.{name}"]) == same
+
+
+def test_which_features_are_used(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_scenario("digits").tasks[0]
+    whole = learned(HRN, monkeypatch, 1)
+    images = whole.scale(task.test.images[:20], 0)
+    image, first, last = whole.encoder.hashed(images, 0)
+    torch.testing.assert_close(whole.features(images, 0), image / 4 + first / 2 + last)
+    for kind, expected in ((ablation.Alike, image + first + last), (ablation.LastHash, last)):
+        torch.testing.assert_close(kind.features(whole, images, 0), expected)
+    kept = ablation.NotCentred.features(whole, images, 0)
+    assert (next(whole.encoder.hashed(images + 1, 0)) - image).abs().max() < 1e-5, "without its mean, no different"
+    raw = [
+        (hashed := phi(each.flatten(1))) / hashed.norm(dim=1, keepdim=True)
+        for phi, each in zip(whole.encoder.hashes, whole.encoder.maps(images, 0), strict=True)
+    ]
+    torch.testing.assert_close(kept, raw[0] / 4 + raw[1] / 2 + raw[2])
+    assert (kept - whole.features(images, 0)).abs().max() > 0.01
+    uneven = learned(ablation.Uneven, monkeypatch, 1)
+    assert [type(phi) for phi in uneven.encoder.hashes] == [FeatureHash] * 3
+    assert [phi.seed for phi in uneven.encoder.hashes] == [phi.seed for phi in whole.encoder.hashes]
+
+
+def test_residues_are_beside_what_the_parent_knew(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learned(ablation.Residues, monkeypatch)
+    assert list(learner.directions) == [0, 1, 2]
+    images = learner.scale(load_scenario("digits").tasks[1].test.images[:20], 1)
+    known = learner.directions[0]
+    left = [each - (each @ v.T) @ v for each, v in zip(learner.encoder.hashed(images, 1), known, strict=True)]
+    torch.testing.assert_close(learner.features(images, 1), ablation.sum_by_halves(left))
+    for level, v in zip(left, known, strict=True):
+        assert (level @ v.T).abs().max() < 1e-5
+    beside = sum(4 * v.numel() for levels in learner.directions.values() for v in levels)
+    assert learner.bytes_kept()["memory"] - HRN.bytes_kept(learner)["memory"] == beside
+
+
+WHY = {
+    "TaskBefore": "the units of the task before",
+    "MostFamiliar": "the most familiar units",
+    "AnyParent": "drawn",
+    "Probed": "where class means answer most",
+}
+
+
+@pytest.mark.parametrize("kind", WHY)
+def test_which_units_are_forked(kind: str, ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learned(getattr(ablation, kind), monkeypatch)
+    assert {decision["why"] for decision in learner.decisions[1:]} == {WHY[kind]}
+    assert len(learner.encoder) == 3
+    if kind == "TaskBefore":
+        assert learner.encoder.parents == [None, 0, 1]
+        learner.ways[-1] = 0  # as if that task reused the first units
+        assert learner.candidates(2, {1}) == {0: WHY[kind]}
+
+
+def test_class_means_choose_the_units_that_tell_classes_apart(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learned(ablation.Probed, monkeypatch)
+    task = load_scenario("digits").tasks[4]
+    learner.begin(task)
+    images, labels = task.train.images, task.train.labels
+    shares = []
+    for path in range(3):
+        with torch.no_grad():
+            features = learner.encoder(learner.scale(images, 3), path).double().numpy()
+        shares.append(NearestCentroid().fit(features[::2], labels[::2]).score(features[1::2], labels[1::2]))
+    assert len(set(shares)) > 1
+    assert learner.decisions[-1]["tried"].keys() == {learner.tasks[shares.index(max(shares))].name}
+
+
+def test_committed_rows_are_of_the_present_variants(ablation: Any) -> None:
+    found = json.loads(ablation.OUTPUT.read_text())
+    for name, part in found["scenarios"].items():
+        scenario = name.removesuffix("-begin")
+        settings = replace(settings_for(scenario, (3, 32, 32)), epochs=(ablation.EPOCHS,))
+        assert part["settings"] == settings.to_dict(), name
+        assert (part["version"], part["fraction"]) == (HRN.version, 1)
+        assert list(part["rows"]) == list(ablation.ROWS[name])
+        whole = part["rows"]["hrn"]
+        for row, entry in part["rows"].items():
+            options = options_from_dict(HRNOptions, ablation.ROWS[name][row][1])
+            assert entry["options"] == options_to_dict(options), row
+            assert len(entry.get("final", ())) == len(entry["seeds"])
+            if row != "no fork: units shared and trained on":
+                assert entry.get("forgetting", []) == [0] * len(entry["seeds"]), row
+        for worse in {"no fork: units shared and trained on", "fork from nothing"} & set(part["rows"]):
+            entry = part["rows"][worse]
+            assert all(
+                final < whole["final"][whole["seeds"].index(seed)] - 3
+                for seed, final in zip(entry["seeds"], entry["final"], strict=True)
+            ), f"{name}, {worse}"
