@@ -30,7 +30,7 @@ from hashroute import HashRoutedNetwork, UnitSpec
 from hashroute.learners import Learner, create_learner
 from hashroute.nn.reference import Reference
 from hashroute.nn.units import ConvUnit
-from hashroute.recipe import settings_for
+from hashroute.recipe import recipe_for
 from hashroute.tasks import Split, Task
 from hashroute.training.workers import keep_memory
 
@@ -257,7 +257,7 @@ class Report:
         """
         keep_memory()  # as in the workers of bench
         torch.manual_seed(0)
-        settings = replace(settings_for("", shape, classes=classes), epochs=(epochs,))
+        settings = replace(recipe_for("", shape, classes=classes), epochs=(epochs,))
         hrn, vc = (create_learner(name, shape, settings) for name in ("hrn", "vc"))
         seconds = {"hrn": 0.0, "vc": 0.0}
 

@@ -61,7 +61,7 @@ def draw_way() -> None:
     The network is that of hrn-paper, and sums the residue of its third level, too, as the paper's equation does.
     """
     scenario = load_scenario("digits")
-    options = learner_options("hrn-paper", "digits", "own", scenario.image_shape)
+    options = learner_options("hrn-paper", "digits", "default", scenario.image_shape)
     learner: Any = run(scenario, "hrn-paper", options={**options, "last_residue": True})[1]
     network: HashRoutedNetwork = learner.encoder
     task, row = SHOWN

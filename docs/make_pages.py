@@ -126,7 +126,7 @@ def options(name: str) -> str:
         tried = {key: sorted({trial["options"][key] for trial in trials}) for key in chosen}
         said = "; ".join(f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in tried.items())
         rows.append([learner, said, "; ".join(f"{key} {value:g}" for key, value in chosen.items())])
-    made = f"\nMade with `{found['command']}`; the trials are in [{name}.json](../../hashroute/tuned/{name}.json).\n"
+    made = f"\nMade with `{found['command']}`; the trials are in [{name}.json](../../hashroute/learners/tuned/{name}.json).\n"
     return markdown(["learner", "tried", "chosen"], rows) + made
 
 

@@ -27,11 +27,11 @@ from hashroute.learners.base import count_weights, evenly, options_from_dict, op
 from hashroute.learners.hrn import HRN, Decision, HRNOptions
 from hashroute.nn.forest import Forest, sum_by_halves
 from hashroute.nn.hashing import FeatureHash
-from hashroute.recipe import Settings
+from hashroute.recipe import Recipe
 from hashroute.storage import insert_seed, write_json
 from hashroute.tasks import Scenario, Task
 from hashroute.training import metrics
-from hashroute.training.run import scenario_settings
+from hashroute.training.run import scenario_recipe
 from hashroute.training.workers import side_by_side
 
 OUTPUT = Path(__file__).parents[1] / "results" / "ablation-hrn.json"
@@ -297,7 +297,7 @@ def main() -> None:
             "tasks": [task.name for task in scenario.tasks],
             "fraction": fraction,
             "version": HRN.version,
-            "settings": settings_of(scenario).to_dict(),
+            "recipe": recipe_of(scenario).to_dict(),
             "rows": {row: {"options": options, "seeds": []} for row, options in rows.items()},
         }
         here = found["scenarios"].setdefault(name, fresh)
@@ -326,7 +326,7 @@ def measure(
     scenario = load(name, fraction)
     before, LEARNERS["hrn"] = LEARNERS["hrn"], kind
     try:
-        outcome, learner = run(scenario, "hrn", settings_of(scenario), seed, options=options, fraction=fraction)
+        outcome, learner = run(scenario, "hrn", recipe_of(scenario), seed, options=options, fraction=fraction)
     finally:
         LEARNERS["hrn"] = before
     assert type(learner) is kind
@@ -343,9 +343,9 @@ def measure(
     return name, row, seed, values
 
 
-def settings_of(scenario: Scenario) -> Settings:
+def recipe_of(scenario: Scenario) -> Recipe:
     """Our own, with fewer epochs."""
-    return replace(scenario_settings(scenario, "own"), epochs=(EPOCHS,))
+    return replace(scenario_recipe(scenario, "default"), epochs=(EPOCHS,))
 
 
 if __name__ == "__main__":

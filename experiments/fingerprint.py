@@ -25,10 +25,10 @@ from hashroute import load_scenario, run
 from hashroute.learners import LEARNERS
 
 CASES: dict[str, dict[str, Any]] = {
-    "digits": {"scenario": "digits", "fraction": 1.0, "settings": "own"},
-    "pairwise-mnist": {"scenario": "pairwise-mnist", "fraction": 0.01, "settings": "own"},
-    "pairwise-mnist-paper": {"scenario": "pairwise-mnist", "fraction": 0.01, "settings": "paper"},
-    "split-cifar100": {"scenario": "split-cifar100", "fraction": 0.02, "settings": "own"},
+    "digits": {"scenario": "digits", "fraction": 1.0, "recipe": "default"},
+    "pairwise-mnist": {"scenario": "pairwise-mnist", "fraction": 0.01, "recipe": "default"},
+    "pairwise-mnist-paper": {"scenario": "pairwise-mnist", "fraction": 0.01, "recipe": "paper"},
+    "split-cifar100": {"scenario": "split-cifar100", "fraction": 0.02, "recipe": "default"},
 }
 
 
@@ -42,7 +42,7 @@ def fingerprint(case: str, learner: str) -> dict[str, Any]:
     """Train one learner on one case, and describe what came out."""
     how = CASES[case]
     scenario = load_scenario(how["scenario"], how["fraction"])
-    outcome, model = run(scenario, learner, how["settings"], 0)
+    outcome, model = run(scenario, learner, how["recipe"], 0)
     answers = [part for task in scenario.tasks for part in model.predict(task.test.images)]
     given = [model.predict(task.test.images, number) for number, task in enumerate(scenario.tasks)]
     return {

@@ -86,7 +86,7 @@ def measure(scenario: Scenario, what: str, directions: int, own: str) -> dict[st
 @torch.no_grad()
 def measure_levels(learner: HRN, scenario: Scenario) -> dict[str, float]:
     """Percent of validation images that find their data set by memories of edges, and of the maps of each level."""
-    levels = len(learner.settings.encoder)
+    levels = len(learner.recipe.backbone)
     phi = FeatureHash(FEATURES, 255)
 
     def hashed(images: Tensor, task: int) -> list[Tensor]:

@@ -27,17 +27,17 @@ from hashroute import load_scenario
 from hashroute.learners import LEARNERS, Learner
 from hashroute.learners.base import Batch
 from hashroute.nn.units import ConvUnit
-from hashroute.recipe import Settings, settings_for
+from hashroute.recipe import Recipe, recipe_for
 from hashroute.storage import write_json
 from hashroute.tasks import Task
 
 OUTPUT = Path(__file__).parent / "results" / "training_settings.json"
 SHAPE = (3, 32, 32)
-SCALED = {"feature_size": 0.25, "label_smoothing": 0.0}
-OURS = {"feature_size": 0.25, "label_smoothing": 0.1}
+SCALED = {"feature_scale": 0.25, "label_smoothing": 0.0}
+OURS = {"feature_scale": 0.25, "label_smoothing": 0.1}
 ROWS: dict[str, dict[str, Any]] = {
-    "features as they are": {**SCALED, "feature_size": 0.0},  # vc alone: those of hrn are scaled to 1
-    "features scaled to 1": {**SCALED, "feature_size": 1.0},
+    "features as they are": {**SCALED, "feature_scale": 0.0},  # vc alone: those of hrn are scaled to 1
+    "features scaled to 1": {**SCALED, "feature_scale": 1.0},
     "features scaled to 0.25": SCALED,
     "features scaled to 0.25, labels smoothed by 0.1": OURS,
     "ours, weight decay 0.001": {**OURS, "weight_decay": 0.001},
@@ -90,16 +90,16 @@ def with_a_way_around(unit: ConvUnit, maps: Tensor, through: Any = ConvUnit.forw
     return said + F.pad(around, (0, 0, 0, 0, 0, said.shape[1] - around.shape[1]))
 
 
-def tasks() -> dict[str, tuple[Task, Settings]]:
+def tasks() -> dict[str, tuple[Task, Recipe]]:
     """By name: a task whose test images are training images held out, and how it is learned."""
     first, second = (task for task in load_scenario("mixed").tasks if task.name.startswith("SVHN"))
     svhn = replace(first, test=second.train)
     cifar = held_out(load_scenario("split-cifar100").tasks[0])
-    longer = replace(settings_for("split-cifar100", SHAPE), epochs=(EPOCHS,))
-    return {"SVHN, 4,501 images": (svhn, settings_for("mixed", SHAPE)), "CIFAR 0-9, 3,000 images": (cifar, longer)}
+    longer = replace(recipe_for("split-cifar100", SHAPE), epochs=(EPOCHS,))
+    return {"SVHN, 4,501 images": (svhn, recipe_for("mixed", SHAPE)), "CIFAR 0-9, 3,000 images": (cifar, longer)}
 
 
-def measure(learner: str, row: str, seed: int, task: Task, settings: Settings) -> float:
+def measure(learner: str, row: str, seed: int, task: Task, settings: Recipe) -> float:
     """Percent of the images held out that are answered right."""
     torch.manual_seed(seed)
     kind = LEARNERS[learner]
@@ -119,7 +119,7 @@ if __name__ == "__main__":
         for name, (task, settings) in tasks().items():
             for learner in ("vc", "hrn"):
                 for row, changes in ROWS.items():
-                    if learner == "hrn" and not changes["feature_size"]:
+                    if learner == "hrn" and not changes["feature_scale"]:
                         continue
                     done = found.setdefault(name, {}).setdefault(f"{learner}, {row}", {})
                     if f"seed {seed}" in done:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hashroute.nn.units import UnitSpec
 
-Profile = Literal["paper", "own"]
+Profile = Literal["paper", "default"]
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class HeadSpec:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Recipe:
     """What is the same for every learner of a comparison."""
 
     epochs: tuple[int, ...]
     """Passes over each task's training images; the last number holds for all tasks after it."""
     batch_size: int
-    encoder: tuple[UnitSpec, ...]
+    backbone: tuple[UnitSpec, ...]
     """The plain encoder, block after block, of all learners but the hash-routed ones."""
     features: int
     """s, the length of a hash vector."""
     pool: int = 0
     """Side to which the plain encoder's last map is average-pooled: 0 for not at all."""
     head: HeadSpec = field(default_factory=HeadSpec)
-    feature_size: float = 0.0
+    feature_scale: float = 0.0
     """Root mean square to which an image's features, less their mean, are scaled in front of every head: 0 for features
     as they are, but hash vectors of norm 1, many small numbers, are scaled to 1."""
     learning_rate: float = 1e-3
@@ -65,24 +65,24 @@ class Settings:
         return plain
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Settings:
+    def from_dict(cls, values: dict[str, Any]) -> Recipe:
         """The settings that `to_dict` described."""
         head = values["head"]
         return cls(
             **{
                 **values,
                 "epochs": tuple(values["epochs"]),
-                "encoder": tuple(UnitSpec.from_dict(spec) for spec in values["encoder"]),
+                "backbone": tuple(UnitSpec.from_dict(spec) for spec in values["backbone"]),
                 "head": HeadSpec(tuple(head["widths"]), tuple(head["dropout"]), head["activation"]),
             }
         )
 
 
 def with_defaults(kept: Any) -> Any:
-    """Settings as a file has them, with the defaults of those that came later; anything else as it is."""
+    """Recipe as a file has them, with the defaults of those that came later; anything else as it is."""
     if not isinstance(kept, dict):
         return kept
-    return {each.name: each.default for each in fields(Settings) if each.default is not MISSING} | kept
+    return {each.name: each.default for each in fields(Recipe) if each.default is not MISSING} | kept
 
 
 def _blocks(*widths: int) -> tuple[UnitSpec, ...]:
@@ -94,27 +94,27 @@ SMALL_HEAD = HeadSpec((60, 10), (0.2, 0.0))
 LARGE_HEAD = HeadSpec((200, 100), (0.4, 0.4), "relu")
 
 PUBLISHED = {
-    "pairwise-mnist": Settings(
+    "pairwise-mnist": Recipe(
         epochs=(5,),
         batch_size=16,
-        encoder=(UnitSpec(16, 5, 3, 2, norm_groups=1), UnitSpec(32, 2, 3, norm_groups=1)),
+        backbone=(UnitSpec(16, 5, 3, 2, norm_groups=1), UnitSpec(32, 2, 3, norm_groups=1)),
         features=300,
         head=SMALL_HEAD,
         scaling="data set",
     ),
-    "fashion-mnist": Settings(
+    "fashion-mnist": Recipe(
         epochs=(20, 10),
         batch_size=32,
-        encoder=(UnitSpec(32, 5, 2, 2, max_pool=2), UnitSpec(32, 3, 1, 1)),
+        backbone=(UnitSpec(32, 5, 2, 2, max_pool=2), UnitSpec(32, 3, 1, 1)),
         pool=3,
         features=300,
         head=SMALL_HEAD,
         scaling="data set",
     ),
-    "svhn-cifar100": Settings(
+    "svhn-cifar100": Recipe(
         epochs=(8, 15),
         batch_size=16,
-        encoder=(UnitSpec(36, 3, 2, 2), UnitSpec(99, 2, 1, 1)),
+        backbone=(UnitSpec(36, 3, 2, 2), UnitSpec(99, 2, 1, 1)),
         pool=4,
         features=2800,
         head=LARGE_HEAD,
@@ -133,7 +133,7 @@ _EPOCHS = {
 }
 
 
-def settings_for(scenario: str, image_shape: Sequence[int], profile: Profile = "own", classes: int = 10) -> Settings:
+def recipe_for(scenario: str, image_shape: Sequence[int], profile: Profile = "default", classes: int = 10) -> Recipe:
     """The settings of a scenario by name; for a scenario of one's own, by the size of its images and tasks."""
     if profile == "paper":
         if scenario not in PUBLISHED:
@@ -147,14 +147,14 @@ def settings_for(scenario: str, image_shape: Sequence[int], profile: Profile = "
     encoder = _blocks(32, 64, 128) if side >= 32 else _blocks(16, 32, 64) if side >= 16 else _blocks(16, 32)
     pool = 4 if max(height, width) > 32 else 0
     levels = len(encoder)
-    return Settings(
+    return Recipe(
         epochs=_EPOCHS.get(scenario, (10,)),
         batch_size=32,
-        encoder=encoder,
+        backbone=encoder,
         features=encoder[-1].channels_out * (pool**2 or (height >> levels) * (width >> levels)),  # as a plain one's
         pool=pool,
         head=HeadSpec() if classes <= 2 else LARGE_HEAD,
-        feature_size=0.25,
+        feature_scale=0.25,
         learning_rate=2e-3,
         weight_decay=0.01,
         one_cycle=True,

@@ -48,7 +48,7 @@ class Task:
     augmentations: frozenset[Augmentation] = frozenset()
     """Changes of an image that keep its label: mirroring it, shifting it by two pixels."""
     mean: tuple[float, ...] | None = None
-    deviation: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     """Of the data set's pixels, channel by channel, from 0 to 1: the published experiments scale by these."""
     dataset: str = ""
     """The data set that the images come from; by default one of the task's own."""

@@ -16,7 +16,7 @@ from rich.table import Table
 from hashroute.learners import find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.learners.hrn_paper import PUBLISHED
-from hashroute.recipe import PUBLISHED as SETTINGS
+from hashroute.recipe import PUBLISHED as RECIPES
 from hashroute.recipe import with_defaults
 from hashroute.scenarios import load_scenario
 from hashroute.storage import insert_seed, write_json
@@ -55,7 +55,7 @@ PAPER = {
 
 @dataclass(frozen=True)
 class AblateSettings:
-    """Settings of the ablation."""
+    """Recipe of the ablation."""
 
     seeds: int = 5
     """Runs of each row, with seeds 0, 1, ..."""
@@ -76,13 +76,13 @@ def run_ablation(settings: AblateSettings, console: Console) -> Path:
         "scenario": SCENARIO,
         "tasks": [task.name for task in scenario.tasks],
         "fraction": settings.fraction,
-        "settings": SETTINGS[SCENARIO].to_dict(),
+        "recipe": RECIPES[SCENARIO].to_dict(),
         "command": "",
         "rows": {name: {"change": change, "options": _options(name), "seeds": []} for name, change in ROWS.items()},
     }
     if path.exists():
         kept = json.loads(path.read_text())
-        for part in ("scenario", "tasks", "fraction", "settings"):
+        for part in ("scenario", "tasks", "fraction", "recipe"):
             if with_defaults(kept.get(part)) != found[part]:
                 raise ValueError(f"{path} was made with other {part}: choose another --output, or move it away")
         for name, row in found["rows"].items():

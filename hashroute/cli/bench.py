@@ -21,20 +21,20 @@ from rich.console import Console
 from hashroute.devices import find_device
 from hashroute.learners import LEARNERS, find_learner, import_plugins
 from hashroute.learners.base import options_from_dict, options_to_dict, parse_option
-from hashroute.recipe import Profile, Settings, result_name, tuned_options, with_defaults
+from hashroute.recipe import Profile, Recipe, result_name, tuned_options, with_defaults
 from hashroute.reporting.live import Job, live_table
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import load_scenario
 from hashroute.storage import insert_seed, remove_unfinished, write_json
 from hashroute.tasks import Scenario
 from hashroute.training import metrics
-from hashroute.training.run import check_same, describe, learner_options, run, scenario_settings
+from hashroute.training.run import check_same, describe, learner_options, run, scenario_recipe
 from hashroute.training.workers import check_counts, side_by_side
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """Settings of a comparison."""
+    """Recipe of a comparison."""
 
     scenario: tyro.conf.Positional[str] = "digits"
     """Which tasks to learn: digits, pairwise-mnist, fashion-mnist, svhn-cifar100, split-cifar100, mixed, folders."""
@@ -44,7 +44,7 @@ class BenchSettings:
     """Runs of each learner, with seeds 0, 1, ..."""
     jobs: int = 1
     """Runs at the same time, each a process with one thread."""
-    settings: Profile = "own"
+    recipe: Profile = "default"
     """How learners are trained: as published, or our own way."""
     epochs: tuple[int, ...] = ()
     """Epochs of each task, the last number for all after it; those of the settings, if left out."""
@@ -74,7 +74,7 @@ class BenchSettings:
     @property
     def name(self) -> str:
         """What the result file and the folder of the runs are called."""
-        name = result_name(self.scenario if self.folder is None else f"folders-{self.folder.name}", self.settings)
+        name = result_name(self.scenario if self.folder is None else f"folders-{self.folder.name}", self.recipe)
         return name if self.fraction == 1 else f"{name}-{self.fraction:g}"
 
     def run_folder(self, learner: str, seed: int) -> Path:
@@ -83,7 +83,7 @@ class BenchSettings:
 
     def command(self, learners: Sequence[str], seeds: int) -> str:
         """The command for these learners, with so many seeds."""
-        parts = ["hashroute", "bench", self.scenario, "--settings", self.settings]
+        parts = ["hashroute", "bench", self.scenario, "--recipe", self.recipe]
         if set(learners) != set(LEARNERS):
             parts += ["--learners", *learners]
         parts += ["--seeds", str(seeds)]
@@ -175,16 +175,16 @@ def _load(settings: BenchSettings) -> Scenario:
 
 
 def _options(settings: BenchSettings, name: str, scenario: Scenario) -> dict[str, Any]:
-    usual = learner_options(name, settings.scenario, settings.settings, scenario.image_shape, settings.tuned)
+    usual = learner_options(name, settings.scenario, settings.recipe, scenario.image_shape, settings.tuned)
     return {**usual, **_given(settings).get(name, {})}
 
 
-def _common(settings: BenchSettings, scenario: Scenario) -> Settings:
-    common = scenario_settings(scenario, settings.settings)
+def _common(settings: BenchSettings, scenario: Scenario) -> Recipe:
+    common = scenario_recipe(scenario, settings.recipe)
     return replace(common, epochs=settings.epochs) if settings.epochs else common
 
 
-def _images(scenario: Scenario, common: Settings) -> int:
+def _images(scenario: Scenario, common: Recipe) -> int:
     return sum(common.epochs_of(number) * len(task.train) for number, task in enumerate(scenario.tasks))
 
 
@@ -288,7 +288,7 @@ def _tensorboard(settings: BenchSettings, folder: Path) -> Iterator[Any]:
 class Results:
     """The result file of a comparison: a list entry for each seed of each learner."""
 
-    def __init__(self, path: Path, settings: BenchSettings, scenario: Scenario, common: Settings) -> None:
+    def __init__(self, path: Path, settings: BenchSettings, scenario: Scenario, common: Recipe) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._bench = settings
@@ -297,8 +297,8 @@ class Results:
             "scenario": settings.scenario,
             "tasks": [task.name for task in scenario.tasks],
             "images": scenario.images,
-            "settings": {
-                "profile": settings.settings,
+            "recipe": {
+                "profile": settings.recipe,
                 "fraction": settings.fraction,
                 **({} if settings.folder is None else {"folder": str(settings.folder.resolve())}),
                 **common.to_dict(),
@@ -318,11 +318,11 @@ class Results:
             return json.loads(json.dumps(self._fresh))  # type: ignore[no-any-return]
         try:
             content: dict[str, Any] = json.loads(self.path.read_text())
-            content["settings"] = with_defaults(content["settings"])
+            content["recipe"] = with_defaults(content["recipe"])
             parts = {part: content[part] for part in self._fresh}
         except (ValueError, KeyError) as error:
             raise ValueError(f"{self.path} is not a result file ({error!r}): move it away") from None
-        for part in ("scenario", "tasks", "images", "settings"):
+        for part in ("scenario", "tasks", "images", "recipe"):
             if parts[part] != self._fresh[part]:
                 raise ValueError(
                     f"{self.path} was made with other {part}{_difference(parts[part], self._fresh[part])}: "

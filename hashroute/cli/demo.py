@@ -25,7 +25,7 @@ from hashroute.reporting.page import ReportSettings, run_report
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import load_scenario
 from hashroute.storage import insert_seed, write_json
-from hashroute.training.run import run, scenario_settings
+from hashroute.training.run import run, scenario_recipe
 from hashroute.training.workers import check_counts
 
 LEARNERS = ("hrn", "hrn-paper", "vc", "hash-only", "separate")
@@ -33,7 +33,7 @@ LEARNERS = ("hrn", "hrn-paper", "vc", "hash-only", "separate")
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """Settings of the demo."""
+    """Recipe of the demo."""
 
     seed: int = 0
     """Seed of weights, hash functions and batches: the same seed gives the same result."""
@@ -73,11 +73,11 @@ def train(settings: DemoSettings, command: str, folder: Path, console: Console) 
     device = find_device(settings.device)
     torch.set_num_threads(1)  # batches this small gain nothing from more, and lose a lot on a busy machine
     scenario = load_scenario("digits")
-    common = replace(scenario_settings(scenario, "own"), epochs=(settings.epochs,))
+    common = replace(scenario_recipe(scenario, "default"), epochs=(settings.epochs,))
     content: dict[str, Any] = {
         "scenario": scenario.name,
         "tasks": [task.name for task in scenario.tasks],
-        "settings": {"profile": "own", "fraction": 1.0, **common.to_dict()},
+        "recipe": {"profile": "default", "fraction": 1.0, **common.to_dict()},
         "command": command,
         "learners": {},
     }

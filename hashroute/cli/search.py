@@ -22,19 +22,19 @@ from hashroute.scenarios import load_scenario
 from hashroute.storage import write_json
 from hashroute.tasks import Scenario
 from hashroute.training import metrics
-from hashroute.training.run import run, scenario_settings
+from hashroute.training.run import run, scenario_recipe
 from hashroute.training.workers import check_counts, side_by_side
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of a search."""
+    """Recipe of a search."""
 
     scenario: tyro.conf.Positional[str] = "digits"
     """Which tasks to learn."""
     learners: tuple[str, ...] = tuple(name for name, kind in LEARNERS.items() if kind.grid)
     """Whose options to search for."""
-    settings: Profile = "own"
+    recipe: Profile = "default"
     """How learners are trained: as published, or our own way."""
     fraction: float = 0.2
     """Share of every task's training images that is used."""
@@ -60,21 +60,21 @@ def run_search(settings: SearchSettings, console: Console) -> Path:
     if not 0 < settings.fraction <= 1:
         raise ValueError(f"--fraction is {settings.fraction}: expected a number above 0, up to 1")
     scenario = _load(settings.scenario, settings.fraction, settings.tasks)
-    common = scenario_settings(scenario, settings.settings)
-    path = settings.output or Path(f"{result_name(settings.scenario, settings.settings)}-search.json")
+    common = scenario_recipe(scenario, settings.recipe)
+    path = settings.output or Path(f"{result_name(settings.scenario, settings.recipe)}-search.json")
     found: dict[str, Any] = {
         "scenario": settings.scenario,
         "tasks": [task.name for task in scenario.tasks],
         "fraction": settings.fraction,
         "measure": "mean accuracy on validation images after the last task, percent",
         "command": _command(settings),
-        "settings": common.to_dict(),
+        "recipe": common.to_dict(),
         "chosen": {},
         "trials": [],
     }
     if path.exists():
         kept = json.loads(path.read_text())
-        for part in ("scenario", "tasks", "fraction", "settings"):
+        for part in ("scenario", "tasks", "fraction", "recipe"):
             known = with_defaults(kept.get(part)) if isinstance(kept, dict) else None
             if known != found[part]:
                 raise ValueError(f"{path} holds a search with other {part}: choose another --output, or delete it")
@@ -151,7 +151,7 @@ def choose(trials: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def _try(settings: SearchSettings, learner: str, options: dict[str, Any], seed: int) -> dict[str, Any]:
     scenario = _load(settings.scenario, settings.fraction, settings.tasks)
     usual = find_learner(learner).usual_options(scenario.name, scenario.image_shape)
-    outcome, _ = run(scenario, learner, settings.settings, seed, options={**usual, **options}, evaluate_on="validation")
+    outcome, _ = run(scenario, learner, settings.recipe, seed, options={**usual, **options}, evaluate_on="validation")
     return {
         "learner": learner,
         "options": options,
@@ -170,7 +170,7 @@ def _load(name: str, fraction: float, tasks: int | None) -> Scenario:
 
 
 def _command(settings: SearchSettings) -> str:
-    parts = ["hashroute search", settings.scenario, f"--settings {settings.settings} --fraction {settings.fraction:g}"]
+    parts = ["hashroute search", settings.scenario, f"--recipe {settings.recipe} --fraction {settings.fraction:g}"]
     parts += [f"--tasks {settings.tasks}"] if settings.tasks else []
     parts += ["--learners", *settings.learners] if set(settings.learners) != set(SearchSettings.learners) else []
     parts += ["--values", *settings.values] if settings.values else []

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from typing_extensions import Self
 
 from hashroute.nn.units import ConvUnit
-from hashroute.recipe import HeadSpec, Settings, settings_for
+from hashroute.recipe import HeadSpec, Recipe, recipe_for
 from hashroute.storage import replace_file, write_json
 from hashroute.tasks import Task
 
@@ -43,7 +43,7 @@ class LearnedTask:
     name: str
     class_names: tuple[str, ...]
     mean: tuple[float, ...] | None = None
-    deviation: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
 
 class Batch(NamedTuple):
@@ -104,7 +104,7 @@ class Learner(nn.Module):
 
     Args:
         image_shape: channels, height and width of the images.
-        settings: how it is trained.
+        recipe: how it is trained.
         options: of this kind of learner, an instance of its `Options`.
         seed: of hash functions. Weights and batches follow torch.manual_seed.
     """
@@ -121,10 +121,10 @@ class Learner(nn.Module):
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
     """Values of options among which `hashroute search` chooses."""
 
-    def __init__(self, image_shape: Sequence[int], settings: Settings, options: Any = None, seed: int = 0) -> None:
+    def __init__(self, image_shape: Sequence[int], recipe: Recipe, options: Any = None, seed: int = 0) -> None:
         super().__init__()
         self.image_shape = tuple(image_shape)
-        self.settings = settings
+        self.recipe = recipe
         self.options = self.Options() if options is None else options
         self.seed = seed
         self.tasks: list[LearnedTask] = []
@@ -157,8 +157,8 @@ class Learner(nn.Module):
     def add_task(self, task: LearnedTask) -> None:
         """Make room for a task: a head for it."""
         self.tasks.append(task)
-        size = self.settings.feature_size or float(self.norm_features)
-        self.heads.append(Head(self.feature_count(), self.settings.head, len(task.class_names), size))
+        size = self.recipe.feature_scale or float(self.norm_features)
+        self.heads.append(Head(self.feature_count(), self.recipe.head, len(task.class_names), size))
 
     def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
         """The weights that these tasks train: the encoder's and their heads'."""
@@ -182,7 +182,7 @@ class Learner(nn.Module):
 
     def errors(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The mean cross-entropy of answers, with labels smoothed as the settings say."""
-        return F.cross_entropy(logits, labels, label_smoothing=self.settings.label_smoothing)
+        return F.cross_entropy(logits, labels, label_smoothing=self.recipe.label_smoothing)
 
     def look(self, tasks: Sequence[Task], first: int) -> None:
         """Called once before tasks are learned, when their heads are there; their numbers begin at first."""
@@ -264,7 +264,7 @@ class Learner(nn.Module):
         first = len(self.tasks)
         try:
             for task in tasks:
-                self.add_task(LearnedTask(task.name, task.class_names, task.mean, task.deviation))
+                self.add_task(LearnedTask(task.name, task.class_names, task.mean, task.std))
             self.to(self._place)
             self.look(tasks, first)
             self._start(list(range(first, first + len(tasks))), tasks)
@@ -280,7 +280,7 @@ class Learner(nn.Module):
         self.take_back(self._course.tasks[0])
 
     def _start(self, numbers: list[int], tasks: Sequence[Task]) -> None:
-        settings = self.settings
+        settings = self.recipe
         steps = sum(
             settings.epochs_of(number) * -(-len(task.train) // settings.batch_size)
             for number, task in zip(numbers, tasks, strict=True)
@@ -293,7 +293,7 @@ class Learner(nn.Module):
         self, weights: Iterable[nn.Parameter], steps: int, undecayed: Iterable[nn.Parameter] = ()
     ) -> tuple[Optimizer, LRScheduler | None]:
         """An optimiser for so many steps, and what changes its rate, as the settings say."""
-        settings = self.settings
+        settings = self.recipe
         kind = torch.optim.AdamW if settings.weight_decay else torch.optim.Adam
         groups: list[dict[str, Any]] = [
             {"params": list(weights), "weight_decay": settings.weight_decay},
@@ -307,7 +307,7 @@ class Learner(nn.Module):
     @property
     def epochs(self) -> int:
         """Epochs of what is being learned."""
-        return max(self.settings.epochs_of(task) for task in self._course.tasks)
+        return max(self.recipe.epochs_of(task) for task in self._course.tasks)
 
     def done(self) -> bool:
         """Whether all epochs of what is being learned are over."""
@@ -356,8 +356,8 @@ class Learner(nn.Module):
         self.train()
         batches = []
         for number, task in zip(course.tasks, tasks, strict=True):
-            if course.epoch >= self.epochs - self.settings.epochs_of(number):  # none is left to be forgotten
-                rows = torch.randperm(len(task.train)).split(self.settings.batch_size)
+            if course.epoch >= self.epochs - self.recipe.epochs_of(number):  # none is left to be forgotten
+                rows = torch.randperm(len(task.train)).split(self.recipe.batch_size)
                 batches += [(number, task, row) for row in rows]
         if len(tasks) > 1:
             batches = [batches[place] for place in torch.randperm(len(batches)).tolist()]
@@ -388,7 +388,7 @@ class Learner(nn.Module):
 
     def _batch(self, task: Task, number: int, rows: Tensor) -> Batch:
         images = task.train.images[rows].to(self.device)
-        if self.settings.augment:
+        if self.recipe.augment:
             images = augment(images, task.augmentations)
         return Batch(self.scale(images, number), task.train.labels[rows].to(self.device), number)
 
@@ -402,8 +402,8 @@ class Learner(nn.Module):
     def scaling(self, task: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and deviation, channel by channel, by which a task's pixels are scaled."""
         learned = self.tasks[task]
-        if self.settings.scaling == "data set" and learned.mean is not None and learned.deviation is not None:
-            return learned.mean, learned.deviation
+        if self.recipe.scaling == "data set" and learned.mean is not None and learned.std is not None:
+            return learned.mean, learned.std
         return (0.5,), (0.25,)
 
     def scale(self, images: Tensor, task: int) -> Tensor:
@@ -414,7 +414,7 @@ class Learner(nn.Module):
         if whole:
             images = images / 255
         images = (images - mean) / deviation
-        if any(spec.max_pool > 1 for spec in self.settings.encoder):  # pooling is several times as fast so
+        if any(spec.max_pool > 1 for spec in self.recipe.backbone):  # pooling is several times as fast so
             images = images.contiguous(memory_format=torch.channels_last)
         return images
 
@@ -542,7 +542,7 @@ class Learner(nn.Module):
             "format": FORMAT,
             "learner": self.name,
             "image_shape": list(self.image_shape),
-            "settings": self.settings.to_dict(),
+            "recipe": self.recipe.to_dict(),
             "options": options_to_dict(self.options),
             "seed": self.seed,
             "tasks": [asdict(task) for task in self.tasks],
@@ -551,9 +551,9 @@ class Learner(nn.Module):
     @classmethod
     def from_description(cls, description: dict[str, Any]) -> Learner:
         """A learner with room for the tasks described; its state is still to be loaded."""
-        settings = Settings.from_dict(description["settings"])
+        recipe = Recipe.from_dict(description["recipe"])
         options = options_from_dict(cls.Options, description["options"])
-        learner = cls(description["image_shape"], settings, options, description["seed"])
+        learner = cls(description["image_shape"], recipe, options, description["seed"])
         for task in description["tasks"]:
             learner.add_task(LearnedTask(task["name"], tuple(task["class_names"]), *_pair(task)))
         return learner
@@ -693,7 +693,7 @@ def _bytes(tensors: Any) -> int:
 
 
 def _pair(task: dict[str, Any]) -> tuple[Any, Any]:
-    mean, deviation = ((None if task[part] is None else tuple(task[part])) for part in ("mean", "deviation"))
+    mean, deviation = ((None if task[part] is None else tuple(task[part])) for part in ("mean", "std"))
     return mean, deviation
 
 
@@ -761,12 +761,12 @@ def find_learner(name: str) -> type[Learner]:
 
 
 def create_learner(
-    name: str, image_shape: Sequence[int], settings: Settings | None = None, seed: int = 0, **options: Any
+    name: str, image_shape: Sequence[int], recipe: Recipe | None = None, seed: int = 0, **options: Any
 ) -> Learner:
-    """Make a learner by name; settings default to ours for images of this shape, options are those of its kind."""
+    """Make a learner by name; the recipe defaults to ours for images of this shape, options are those of its kind."""
     kind = find_learner(name)
-    settings = settings or settings_for("", image_shape)
-    return kind(image_shape, settings, options_from_dict(kind.Options, options), seed)
+    recipe = recipe or recipe_for("", image_shape)
+    return kind(image_shape, recipe, options_from_dict(kind.Options, options), seed)
 
 
 def import_plugins(modules: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ class HashOnly(Learner):
     norm_features = True  # unit-norm features of many numbers are learned slowly without it
 
     def new_encoder(self) -> HashEncoder:
-        return HashEncoder(self.settings.features, self.seed)
+        return HashEncoder(self.recipe.features, self.seed)
 
 
 @register_learner("separate")

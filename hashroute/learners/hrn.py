@@ -139,7 +139,7 @@ class HRN(Learner):
         if min(self.image_shape[1:]) < 3:
             size = " x ".join(map(str, self.image_shape[1:]))
             raise ValueError(f"{self.name} was given images of {size} pixels: expected at least 3 x 3")
-        most, levels = self.options.max_units, len(self.settings.encoder)
+        most, levels = self.options.max_units, len(self.recipe.backbone)
         if most is not None and most < levels:
             raise ValueError(f"max_units of {self.name} is {most}: expected at least {levels}, the units of one path")
         self.ways: list[int] = []
@@ -158,7 +158,7 @@ class HRN(Learner):
         self._check_one_path_fits()
 
     def new_encoder(self) -> Forest:
-        return Forest(self.image_shape, self.settings.encoder, self.settings.features, self.seed)
+        return Forest(self.image_shape, self.recipe.backbone, self.recipe.features, self.seed)
 
     def feature_count(self) -> int:
         return self.encoder.features
@@ -247,7 +247,7 @@ class HRN(Learner):
 
     def _at_bound(self) -> bool:
         """Whether another path would be too many."""
-        options, levels = self.options, len(self.settings.encoder)
+        options, levels = self.options, len(self.recipe.backbone)
         more = self._bytes(self.encoder.fork_weights(options.rank)) + self.memories.bytes_each
         units = options.max_units is not None and levels * (len(self.encoder) + 1) > options.max_units
         return units or not self._fits(more)
@@ -287,7 +287,7 @@ class HRN(Learner):
             head = copy.deepcopy(self.heads[number])
             self._start_like(head, task, path)
             with drawn_apart(self.seed * 1000 + number, self.device):
-                self._train_head(head, seen, task.train.labels.to(self.device), self.settings.epochs_of(number))
+                self._train_head(head, seen, task.train.labels.to(self.device), self.recipe.epochs_of(number))
             with torch.no_grad():
                 right = head(held).argmax(1).cpu() == task.validation.labels
             share = right.double().mean().item()
@@ -306,7 +306,7 @@ class HRN(Learner):
     def _train_head(self, head: nn.Module, features: Tensor, labels: Tensor, epochs: int) -> None:
         """Train a head on recorded features, as long as any other."""
         head.train()
-        batch = self.settings.batch_size
+        batch = self.recipe.batch_size
         optimizer, schedule = self.new_optimizer(head.parameters(), epochs * -(-len(features) // batch))
         for _ in range(epochs):
             for rows in torch.randperm(len(features)).to(self.device).split(batch):
@@ -337,7 +337,7 @@ class HRN(Learner):
         if stays:
             self.encoder.freeze(path)
             decision.action = "fresh" if decision.parent is None else "fork"
-            decision.units_added = len(self.settings.encoder)
+            decision.units_added = len(self.recipe.backbone)
             decision.bytes_added += self._bytes(self.encoder.weights(path))
         else:
             decision.action = "reuse"
@@ -434,12 +434,12 @@ class HRN(Learner):
 
     def paths(self, images: Tensor, task: int) -> Tensor:
         """(n, levels) units of the task's path: all its images go one way."""
-        levels = len(self.settings.encoder)
+        levels = len(self.recipe.backbone)
         return (self.ways[task] * levels + torch.arange(levels)).expand(len(images), levels)
 
     def analyse(self, images: Tensor, task: int) -> dict[str, Any]:  # noqa: ARG002
         """The task's path, and how many units there are."""
-        return {"path": self.ways[task], "units": len(self.encoder) * len(self.settings.encoder)}
+        return {"path": self.ways[task], "units": len(self.encoder) * len(self.recipe.backbone)}
 
     def unit_facts(self) -> list[dict[str, Any]]:
         """Of each unit its path and level, its weights, the path that it was forked from, and the tasks that use it."""

@@ -64,7 +64,7 @@ class HRNPaper(Learner):
         return HashRoutedNetwork(
             self.image_shape,
             options.units,
-            features=options.features or self.settings.features,
+            features=options.features or self.recipe.features,
             depth=options.depth,
             basis_size=options.basis_size,
             tau_depth=options.tau_depth,

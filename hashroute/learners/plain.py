@@ -34,7 +34,7 @@ class Vanilla(Learner):
     """A plain network that learns each task as if there were no other: what it forgets is what others must keep."""
 
     def new_encoder(self) -> PlainEncoder:
-        return PlainEncoder(self.image_shape[0], self.settings.encoder, self.settings.pool)
+        return PlainEncoder(self.image_shape[0], self.recipe.backbone, self.recipe.pool)
 
 
 @register_learner("joint")

@@ -122,7 +122,7 @@ def pictures(group: Group) -> list[Picture]:
     ]
     for runs in group.learners.values():
         run = max(runs, key=lambda run: len(run.records))  # of equal ones the first
-        drawn += [usage(run), unit_bars(run), flow(run), forest(run, len(group.settings.get("encoder", ())) or 1)]
+        drawn += [usage(run), unit_bars(run), flow(run), forest(run, len(group.recipe.get("backbone", ())) or 1)]
     return [picture for picture in drawn if picture is not None]
 
 

@@ -55,7 +55,7 @@ class Group:
 
     scenario: str
     tasks: list[str]
-    settings: dict[str, Any]
+    recipe: dict[str, Any]
     fraction: float = 1.0
     evaluate_on: str = "test"
     learners: dict[str, list[Run]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def gather(paths: Sequence[Path]) -> tuple[list[Group], list[str]]:
     left_out: list[str] = []
     for path in paths:
         for group in _read(path, left_out):
-            settings = with_defaults(group.settings)  # an older file may lack some
+            settings = with_defaults(group.recipe)  # an older file may lack some
             parts = [group.scenario, group.tasks, settings, group.fraction, group.evaluate_on]
             key = json.dumps(parts, sort_keys=True)
             found = groups.setdefault(key, group)
@@ -129,7 +129,7 @@ def gather(paths: Sequence[Path]) -> tuple[list[Group], list[str]]:
 def group_of(content: dict[str, Any], source: str = "") -> Group:
     """The runs in the content of a result file."""
     tasks = [printable(task) for task in content["tasks"]]
-    settings = dict(content.get("settings", {}))
+    settings = dict(content.get("recipe", {}))
     fraction = float(settings.pop("fraction", 1.0))
     for name in ("profile", "folder"):
         settings.pop(name, None)
@@ -178,7 +178,7 @@ def _read_folder(folder: Path) -> Group:
     try:
         kept = json.loads((folder / "settings.json").read_text())
         tasks = [printable(task) for task in kept["tasks"]]
-        group = Group(printable(kept["scenario"]), tasks, kept["settings"], kept["fraction"], kept["evaluate_on"])
+        group = Group(printable(kept["scenario"]), tasks, kept["recipe"], kept["fraction"], kept["evaluate_on"])
         run = Run(printable(kept["learner"]), int(kept["seed"]), kept["options"], str(folder), [])
         run.versions, run.command = kept.get("versions") or {}, kept.get("command") or ""
     except _ODD as error:

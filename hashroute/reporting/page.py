@@ -313,7 +313,7 @@ def _settings(group: Group) -> str:
         row.append("" if run.size is None else f"{run.size / 1000:,.0f}")
         rows.append([*row, versions or "not written down", run.source])
     text += _table("Runs", headers, rows)
-    pairs = [[str(name), _said(value)] for name, value in group.settings.items()]
+    pairs = [[str(name), _said(value)] for name, value in group.recipe.items()]
     if pairs:
         table = _table("", ["setting", "value"], pairs, words=2)
         text += f"<details><summary>Settings of all learners</summary>{table}</details>"

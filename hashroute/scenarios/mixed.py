@@ -47,7 +47,7 @@ def _part(dataset: str, number: int) -> Task:
     if len(rows) < PART:
         raise ValueError(f"{dataset} has {len(data.train)} training images: expected at least {(number + 1) * PART}")
     train, validation = hold_out(_in_colour(data.train[rows]), name)
-    mean, deviation = STATISTICS[dataset]
+    mean, std = STATISTICS[dataset]
     return Task(
         name,
         train,
@@ -56,7 +56,7 @@ def _part(dataset: str, number: int) -> Task:
         data.class_names,
         frozenset(AUGMENTATIONS[dataset]),
         mean,
-        deviation,
+        std,
         dataset,
     )
 

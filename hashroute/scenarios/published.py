@@ -14,7 +14,7 @@ STATISTICS = {
     "cifar-100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
 }
-"""Mean and deviation of each data set's training pixels, as published."""
+"""Mean and std of each data set's training pixels, as published."""
 
 AUGMENTATIONS: dict[str, tuple[Augmentation, ...]] = {
     "mnist": ("shift",),
@@ -30,9 +30,9 @@ def dataset_task(dataset: str, name: str, classes: Sequence[int] | None = None) 
     classes = range(len(data.class_names)) if classes is None else classes
     train, validation = hold_out(choose_classes(data.train, classes), name)
     names = tuple(data.class_names[label] for label in classes)
-    mean, deviation = STATISTICS[dataset]
+    mean, std = STATISTICS[dataset]
     test = choose_classes(data.test, classes)
-    return Task(name, train, validation, test, names, frozenset(AUGMENTATIONS[dataset]), mean, deviation, dataset)
+    return Task(name, train, validation, test, names, frozenset(AUGMENTATIONS[dataset]), mean, std, dataset)
 
 
 def cifar_tasks() -> list[Task]:

@@ -17,7 +17,7 @@ from torch import Tensor
 import hashroute
 from hashroute.learners import Learner, create_learner, find_learner, load_learner
 from hashroute.learners.base import TaskFree, clock, options_from_dict, options_to_dict
-from hashroute.recipe import Profile, Settings, result_name, settings_for, tuned_options, with_defaults
+from hashroute.recipe import Profile, Recipe, recipe_for, result_name, tuned_options, with_defaults
 from hashroute.storage import remove_unfinished, replace_file, write_json
 from hashroute.tasks import Scenario, Split, Task
 from hashroute.training import metrics
@@ -81,15 +81,15 @@ class RunSettings:
     learner: str
     version: int
     options: dict[str, Any]
-    settings: dict[str, Any]
+    recipe: dict[str, Any]
     seed: int
     fraction: float = 1.0
     evaluate_on: Literal["test", "validation"] = "test"
 
 
-def scenario_settings(scenario: Scenario, profile: Profile) -> Settings:
+def scenario_recipe(scenario: Scenario, profile: Profile) -> Recipe:
     """The settings that come with a scenario."""
-    return settings_for(scenario.name, scenario.image_shape, profile, max(task.classes for task in scenario.tasks))
+    return recipe_for(scenario.name, scenario.image_shape, profile, max(task.classes for task in scenario.tasks))
 
 
 def learner_options(
@@ -103,7 +103,7 @@ def learner_options(
 def describe(
     scenario: Scenario,
     learner: str,
-    settings: Settings,
+    recipe: Recipe,
     seed: int,
     options: dict[str, Any],
     fraction: float = 1.0,
@@ -120,7 +120,7 @@ def describe(
         learner,
         kind.version,
         whole,
-        settings.to_dict(),
+        recipe.to_dict(),
         seed,
         fraction,
         evaluate_on,
@@ -132,7 +132,7 @@ def describe(
 def check_same(folder: Path, described: dict[str, Any]) -> None:
     """See that a folder holds a run of these settings."""
     kept = json.loads((folder / "settings.json").read_text())
-    kept["settings"] = with_defaults(kept.get("settings"))
+    kept["recipe"] = with_defaults(kept.get("recipe"))
     for name, value in described.items():
         if kept.get(name) != value:
             inside = [key for key in value if kept[name].get(key) != value[key]] if isinstance(value, dict) else []
@@ -146,7 +146,7 @@ def check_same(folder: Path, described: dict[str, Any]) -> None:
 def run(
     scenario: Scenario,
     learner: str = "hrn",
-    settings: Settings | Profile = "own",
+    recipe: Recipe | Profile = "default",
     seed: int = 0,
     *,
     options: dict[str, Any] | None = None,
@@ -164,7 +164,7 @@ def run(
     Args:
         scenario: its tasks, in order.
         learner: its name.
-        settings: how it is trained; or "own" or "paper" for the settings that come with the scenario.
+        recipe: how it is trained; or "default" or "paper" for the recipe that comes with the scenario.
         seed: of weights, batches and hash functions: the same seed gives the same numbers.
         options: of the learner; by default those usual for the scenario, or searched for.
         folder: where the run is written down: settings.json, epochs.jsonl, the model, samples.json and result.json.
@@ -177,13 +177,13 @@ def run(
         on_epoch: called with the record of each epoch.
         command: what repeats this run, to be written down.
     """
-    profile: Profile = "own"
-    if isinstance(settings, str):
-        profile = settings
-        settings = scenario_settings(scenario, profile)
+    profile: Profile = "default"
+    if isinstance(recipe, str):
+        profile = recipe
+        recipe = scenario_recipe(scenario, profile)
     if options is None:
         options = learner_options(learner, scenario.name, profile, scenario.image_shape)
-    described = describe(scenario, learner, settings, seed, options, fraction, evaluate_on)
+    described = describe(scenario, learner, recipe, seed, options, fraction, evaluate_on)
     if folder is not None and resume and (Path(folder) / "result.json").exists():
         check_same(Path(folder), described)
         return Outcome.from_dict(json.loads((Path(folder) / "result.json").read_text())), load_learner(folder)
@@ -191,7 +191,7 @@ def run(
     checkpoint = None if keeper is None else keeper.checkpoint
     if checkpoint is None:
         torch.manual_seed(seed)
-        model = create_learner(learner, scenario.image_shape, settings, seed, **options).to(device)
+        model = create_learner(learner, scenario.image_shape, recipe, seed, **options).to(device)
         progress = _Run(scenario, model, evaluate_on)
     else:
         model = find_learner(learner).from_description(checkpoint["description"]).to(device)

@@ -25,7 +25,7 @@ from hashroute import create_learner, load_learner, load_scenario, run
 from hashroute.cli.app import main
 from hashroute.cli.demo import DemoSettings, train
 from hashroute.nn.network import Routing
-from hashroute.recipe import settings_for
+from hashroute.recipe import recipe_for
 from hashroute.training import metrics
 from support import on_a_terminal
 
@@ -117,13 +117,13 @@ def test_every_unit_that_convolved_for_some_sample_learned() -> None:
 
     hook = nn.modules.module.register_module_forward_hook(record)
     try:
-        settings = replace(settings_for("digits", (1, 8, 8), classes=2), epochs=(3,))
+        settings = replace(recipe_for("digits", (1, 8, 8), classes=2), epochs=(3,))
         learner: Any = run(load_scenario("digits"), "hrn-paper", settings)[1]
     finally:
         hook.remove()
     assert len(convolved) >= 2
     torch.manual_seed(0)
-    fresh: Any = create_learner("hrn-paper", learner.image_shape, learner.settings, 0, **vars(learner.options))
+    fresh: Any = create_learner("hrn-paper", learner.image_shape, learner.recipe, 0, **vars(learner.options))
     for unit in convolved:
         for name, weight in learner.encoder.units[unit].named_parameters():
             before = fresh.encoder.units[unit].get_parameter(name)

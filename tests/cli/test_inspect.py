@@ -16,7 +16,7 @@ import pytest
 from hashroute import Scenario, load_learner, load_scenario, run
 from hashroute.cli.app import main
 from hashroute.learners import LEARNERS
-from hashroute.recipe import settings_for
+from hashroute.recipe import recipe_for
 
 BUILT_IN = tuple(LEARNERS)
 
@@ -25,7 +25,7 @@ BUILT_IN = tuple(LEARNERS)
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a short run of a learner."""
     scenario = Scenario("digits", load_scenario("digits", 0.5).tasks[:2])
-    settings = replace(settings_for("digits", scenario.image_shape, classes=2), epochs=(2,))
+    settings = replace(recipe_for("digits", scenario.image_shape, classes=2), epochs=(2,))
     made: dict[str, Path] = {}
 
     def folder(learner: str) -> Path:

@@ -26,7 +26,7 @@ from hashroute.data import DATASETS, dataset_status
 from hashroute.learners.hrn import HRN, Decision, HRNOptions
 from hashroute.nn.forest import Forest, _pool
 from hashroute.nn.gaussian import IMAGES_A_DIRECTION, Memories, _cosines, edges
-from hashroute.recipe import Settings, settings_for
+from hashroute.recipe import Recipe, recipe_for
 from hashroute.tasks import Split
 
 SPECS = (UnitSpec(4, 3, 1, 1, norm_groups=2, max_pool=2), UnitSpec(8, 3, 1, 1, norm_groups=2, max_pool=2))
@@ -44,8 +44,8 @@ def digits(tasks: int = 3) -> Scenario:
     return Scenario("digits", load_scenario("digits").tasks[:tasks])
 
 
-def short(epochs: int = 3, **changes: Any) -> Settings:
-    return replace(settings_for("digits", (1, 8, 8), classes=2), epochs=(epochs,), **changes)
+def short(epochs: int = 3, **changes: Any) -> Recipe:
+    return replace(recipe_for("digits", (1, 8, 8), classes=2), epochs=(epochs,), **changes)
 
 
 def learner(**options: Any) -> Any:
@@ -611,11 +611,11 @@ def test_a_task_that_diverged_is_given_up_and_leaves_nothing_behind(
 
     with monkeypatch.context() as patch:
         if late:  # after the last step of an epoch, so that its loss does not show it
-            step, batches = iter(range(10**6)), -(-len(second.train) // grower.settings.batch_size)
+            step, batches = iter(range(10**6)), -(-len(second.train) // grower.recipe.batch_size)
             patch.setattr(grower, "after_step", lambda: spoil() if (next(step) + 1) % batches == 0 else None)
         else:
             patch.setattr(grower, "after_step", spoil)
-        for _ in range(grower.settings.epochs_of(1) + 1):
+        for _ in range(grower.recipe.epochs_of(1) + 1):
             with pytest.raises(ValueError, match="hrn diverged"):
                 grower.learn(second)
         with pytest.raises(ValueError, match="let learn\\(\\) end, or call give_up\\(\\), then save"):
@@ -635,7 +635,7 @@ def test_a_task_interrupted_in_an_epoch_goes_on_from_its_beginning(name: str, mo
     torch.manual_seed(0)
     grower: Any = create_learner(name, (1, 8, 8), short())
     grower.learn(first)
-    batches = -(-len(second.train) // grower.settings.batch_size)
+    batches = -(-len(second.train) // grower.recipe.batch_size)
     steps = []
 
     def stop() -> None:
@@ -698,7 +698,7 @@ def test_a_fork_that_gains_enough_stays() -> None:
     second = Task.from_data("second", (images, labels), (images[:50], labels[:50]), ["smooth", "rough"])
     grower = learner(recognised=-9.0)
     for epochs, task in ((1, first), (10, second)):
-        grower.settings = short(epochs, augment=False)
+        grower.recipe = short(epochs, augment=False)
         grower.learn(task)
     decision = grower.decisions[1]
     assert decision["action"] == "fork", decision
@@ -711,7 +711,7 @@ def test_a_fork_that_gains_enough_stays() -> None:
 
 def test_heads_on_frozen_units_learn_smoothed_labels() -> None:
     grower = learner()
-    grower.settings = replace(grower.settings, label_smoothing=0.5)
+    grower.recipe = replace(grower.recipe, label_smoothing=0.5)
     grower.learn(digits(1).tasks[0])
     labels = torch.arange(64) % 2
     apart = torch.randn(grower.feature_count())
@@ -1024,7 +1024,7 @@ def test_the_first_task_can_be_asked_for_while_it_is_learned() -> None:
 
 def test_images_too_small_to_bend_are_refused() -> None:
     with pytest.raises(ValueError, match="images of 2 x 9 pixels: expected at least 3 x 3"):
-        create_learner("hrn", (1, 2, 9), short(encoder=(UnitSpec(4, 1),)))
+        create_learner("hrn", (1, 2, 9), short(backbone=(UnitSpec(4, 1),)))
 
 
 def test_at_the_bound_the_head_of_the_same_classes_is_taken_over() -> None:
@@ -1054,9 +1054,9 @@ def test_decisions_are_in_the_log_and_in_the_outcome(tmp_path: Path) -> None:
 
 
 def test_a_memory_weighs_no_more_than_the_units_of_its_path() -> None:
-    small = [short(encoder=(UnitSpec(channels, 3, 1, 1),)) for channels in (2, 4, 17, 40, 64, 70)]
+    small = [short(backbone=(UnitSpec(channels, 3, 1, 1),)) for channels in (2, 4, 17, 40, 64, 70)]
     cases = [((1, 8, 8), settings) for settings in (short(), *small)]
-    for shape, settings in (*cases, ((3, 32, 32), settings_for("", (3, 32, 32)))):
+    for shape, settings in (*cases, ((3, 32, 32), recipe_for("", (3, 32, 32)))):
         grower: Any = create_learner("hrn", shape, settings)
         units = sum(weight.numel() for weight in grower.encoder.new_units().parameters())
         assert 0 < grower.memories.bytes_each <= 4 * units
@@ -1071,7 +1071,7 @@ def test_real_data_sets_are_told_apart_by_their_memories() -> None:
     if any(not dataset_status(dataset).sizes for dataset in DATASETS):
         pytest.skip("the data sets are not here")
     tasks = load_scenario("mixed").tasks
-    grower: Any = create_learner("hrn", (3, 32, 32), settings_for("mixed", (3, 32, 32)))
+    grower: Any = create_learner("hrn", (3, 32, 32), recipe_for("mixed", (3, 32, 32)))
     limit = grower.options.recognised * grower.memory_hash.features
     found: dict[str, set[str]] = {}
     for task in tasks:
@@ -1094,9 +1094,7 @@ def test_real_data_sets_are_told_apart() -> None:
         pytest.skip("the data sets are not here")
     tasks = {task.name: task for task in load_scenario("mixed").tasks}
     torch.manual_seed(0)
-    grower: Any = create_learner(
-        "hrn", (3, 32, 32), replace(settings_for("mixed", (3, 32, 32)), epochs=(1, 5, 1, 5, 1))
-    )
+    grower: Any = create_learner("hrn", (3, 32, 32), replace(recipe_for("mixed", (3, 32, 32)), epochs=(1, 5, 1, 5, 1)))
     for name in ("SVHN", "CIFAR 0-9", "MNIST", "CIFAR 10-19", "SVHN, part 2", "MNIST, part 2"):
         grower.learn(tasks[name])
     said = {decision["task"]: decision for decision in grower.decisions}
@@ -1114,7 +1112,7 @@ def test_the_same_task_twice_adds_nothing_though_there_is_much_to_learn(name: st
         pytest.skip("the data sets are not here")
     (task,) = (task for task in load_scenario("mixed").tasks if task.name == name)
     torch.manual_seed(0)
-    grower: Any = create_learner("hrn", (3, 32, 32), settings_for("mixed", (3, 32, 32)))
+    grower: Any = create_learner("hrn", (3, 32, 32), recipe_for("mixed", (3, 32, 32)))
     grower.learn(task)
     grower.learn(replace(task, name="again"))
     assert grower.decisions[1]["looks_like"] == name

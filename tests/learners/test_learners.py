@@ -37,7 +37,7 @@ from hashroute.learners import LEARNERS
 from hashroute.learners.base import LearnedTask, augment
 from hashroute.learners.gpm import extend_basis
 from hashroute.learners.plain import Vanilla
-from hashroute.recipe import PUBLISHED, Settings, settings_for
+from hashroute.recipe import PUBLISHED, Recipe, recipe_for
 from hashroute.scenarios import SCENARIOS
 from hashroute.tasks import Split
 from hashroute.training import metrics
@@ -52,8 +52,8 @@ def digits(tasks: int = 2) -> Scenario:
     return Scenario("digits", load_scenario("digits").tasks[:tasks])
 
 
-def short(epochs: int = 2, **changes: Any) -> Settings:
-    return replace(settings_for("digits", (1, 8, 8), classes=2), epochs=(epochs,), **changes)
+def short(epochs: int = 2, **changes: Any) -> Recipe:
+    return replace(recipe_for("digits", (1, 8, 8), classes=2), epochs=(epochs,), **changes)
 
 
 def learned(name: str, scenario: Scenario | None = None, seed: int = 0, **options: Any) -> Any:
@@ -96,7 +96,7 @@ def check_promises(scenario: Scenario, name: str, settings: Any, folder: Path) -
     assert outcome.parameters["encoder"] == sum(weight.numel() for weight in learner.encoder.parameters())
     assert outcome.bytes_kept["weights"] == 4 * sum(outcome.parameters.values())
     assert outcome.images == sum(
-        learner.settings.epochs_of(number) * len(task.train) for number, task in enumerate(scenario.tasks)
+        learner.recipe.epochs_of(number) * len(task.train) for number, task in enumerate(scenario.tasks)
     )
     assert set(outcome.task_free) == {"all_classes", "dataset"}
     assert all(0 <= share <= 100 for share in outcome.task_free.values())
@@ -120,8 +120,8 @@ def test_every_learner_on_every_scenario(name: str, scenario: str, tmp_path: Pat
     if missing:
         pytest.skip(f"not here: {', '.join(missing)}")
     tasks = load_scenario(scenario, 0.01)
-    profile = "paper" if scenario in PUBLISHED else "own"
-    settings = settings_for(scenario, tasks.image_shape, profile)
+    profile = "paper" if scenario in PUBLISHED else "default"
+    settings = recipe_for(scenario, tasks.image_shape, profile)
     check_promises(tasks, name, replace(settings, epochs=(1,)), tmp_path)
 
 
@@ -133,12 +133,12 @@ def test_a_whole_scenario_fits_in_two_gigabytes(scenario: str) -> None:
     script = f"""
 import resource
 from hashroute import create_learner, load_scenario
-from hashroute.recipe import settings_for
+from hashroute.recipe import recipe_for
 from hashroute.training.workers import one_thread
 
 one_thread()
 scenario = load_scenario({scenario!r})
-learner = create_learner("hrn", scenario.image_shape, settings_for({scenario!r}, scenario.image_shape))
+learner = create_learner("hrn", scenario.image_shape, recipe_for({scenario!r}, scenario.image_shape))
 for number, task in enumerate(scenario.tasks[:2]):
     learner.begin(task)
     learner.train_epoch(task.part(0.1))
@@ -392,7 +392,7 @@ def test_old_heads_train_through_distillation_only() -> None:
 def test_heads_of_all_learners_see_features_of_one_size_and_learn_smoothed_labels(name: str) -> None:
     scenario = digits()
     settings = short(head=replace(short().head, dropout=(0.0,)), augment=False)
-    assert (settings.feature_size, settings.label_smoothing) == (0.25, 0.1)
+    assert (settings.feature_scale, settings.label_smoothing) == (0.25, 0.1)
     torch.manual_seed(0)
     learner: Any = create_learner(name, scenario.image_shape, settings)
     learner.learn(scenario.tasks[0])
@@ -416,12 +416,12 @@ def test_models_from_before_features_were_scaled_answer_as_they_did(tmp_path: Pa
     scenario = digits(1)
     for name in ("vc", "hrn"):
         torch.manual_seed(0)
-        learner = create_learner(name, scenario.image_shape, short(feature_size=0.0, label_smoothing=0.0))
+        learner = create_learner(name, scenario.image_shape, short(feature_scale=0.0, label_smoothing=0.0))
         learner.learn(scenario.tasks[0])
         learner.save(tmp_path / name)
         described = json.loads((tmp_path / name / "learner.json").read_text())
-        for setting in ("feature_size", "label_smoothing"):
-            assert described["settings"].pop(setting) == 0
+        for setting in ("feature_scale", "label_smoothing"):
+            assert described["recipe"].pop(setting) == 0
         (tmp_path / name / "learner.json").write_text(json.dumps(described))
         images = scenario.tasks[0].test.images
         assert torch.equal(load_learner(tmp_path / name).logits(images, 0), learner.logits(images, 0))
@@ -714,13 +714,13 @@ def test_a_task_can_be_given_up(name: str, tmp_path: Path) -> None:
     "shape", [(1, 4, 4), (1, 8, 8), (1, 20, 31), (1, 28, 28), (3, 32, 32), (3, 32, 48), (3, 64, 64)]
 )
 def test_heads_are_as_large_for_every_learner(shape: tuple[int, ...]) -> None:
-    settings = settings_for("mine", shape)
+    settings = recipe_for("mine", shape)
     assert create_learner("vc", shape, settings).encoder(torch.zeros(1, *shape)).shape[1] == settings.features
 
 
 def test_images_that_are_too_small_are_named() -> None:
     with pytest.raises(ValueError, match="images are of 3 x 9 pixels: expected at least 4 x 4"):
-        settings_for("mine", (1, 3, 9))
+        recipe_for("mine", (1, 3, 9))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -791,7 +791,7 @@ def test_a_saved_learner_goes_on_as_if_it_had_never_been_saved(name: str, tmp_pa
 @pytest.mark.parametrize("scenario", PUBLISHED)
 def test_settings_come_back_from_json(scenario: str) -> None:
     settings = PUBLISHED[scenario]
-    assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+    assert Recipe.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
 @pytest.mark.parametrize(

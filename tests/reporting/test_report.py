@@ -27,7 +27,7 @@ from hashroute.reporting import figures
 from hashroute.reporting.gather import Group, gather
 from hashroute.reporting.page import ReportSettings, run_report
 from hashroute.storage import insert_seed
-from hashroute.training.run import scenario_settings
+from hashroute.training.run import scenario_recipe
 
 FRACTION = 0.3
 RUNS = (("hrn", 0), ("hrn-paper", 0), ("vc", 0), ("vc", 1), ("separate", 0), ("joint", 0))
@@ -52,7 +52,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of real runs, short ones."""
     folder = tmp_path_factory.mktemp("runs")
     scenario = hashroute.load_scenario("digits", FRACTION)
-    settings = replace(scenario_settings(scenario, "own"), epochs=(2, 1))
+    settings = replace(scenario_recipe(scenario, "default"), epochs=(2, 1))
     for name, seed in RUNS:
         hashroute.run(scenario, name, settings, seed, folder=folder / f"{name}-seed{seed}", fraction=FRACTION)
     log = (
@@ -279,7 +279,7 @@ def test_other_options_make_another_learner(copied: Path) -> None:
 def test_runs_of_other_settings_get_a_section_of_their_own(copied: Path, tmp_path: Path) -> None:
     settings = copied / "vc-seed1" / "settings.json"
     kept = json.loads(settings.read_text())
-    settings.write_text(json.dumps({**kept, "settings": {**kept["settings"], "batch_size": 7}}))
+    settings.write_text(json.dumps({**kept, "recipe": {**kept["recipe"], "batch_size": 7}}))
     assert report(copied / "vc-seed0", copied / "vc-seed1", output=tmp_path / "report").count("<section") == 2
 
 
@@ -395,7 +395,7 @@ def test_a_finished_run_is_read_once_from_folder_and_file(runs: Path, tmp_path: 
     content = {part: first[part] for part in ("scenario", "tasks")}
     found = outcome(runs, "vc-seed0")
     entry = {"seeds": [0], "options": first["options"], **{name: [value] for name, value in found.items()}}
-    content |= {"settings": {**first["settings"], "profile": "own", "fraction": FRACTION}, "command": "hashroute bench"}
+    content |= {"recipe": {**first["recipe"], "profile": "default", "fraction": FRACTION}, "command": "hashroute bench"}
     (tmp_path / "result.json").write_text(json.dumps({**content, "learners": {"vc": entry}}))
     (group,), _ = gather([runs / "vc-seed0", tmp_path / "result.json"])
     (run,) = group.runs
@@ -462,7 +462,7 @@ def write_result(path: Path, tasks: list[str], learners: list[str], seeds: int =
     entries = {
         name: {**entry, "decisions": [[] if place else decisions] * seeds} for place, name in enumerate(learners)
     }
-    content = {"scenario": "mine", "tasks": tasks, "settings": {}, "command": "", "learners": entries}
+    content = {"scenario": "mine", "tasks": tasks, "recipe": {}, "command": "", "learners": entries}
     path.write_text(json.dumps(content))
 
 

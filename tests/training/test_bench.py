@@ -594,11 +594,11 @@ def test_finished_runs_are_skipped_and_more_are_merged_in_order(bench: Bench, tm
     assert results(tmp_path) == merged
 
 
-def test_other_settings_for_the_same_file_are_refused(bench: Bench) -> None:
+def test_other_recipe_for_the_same_file_are_refused(bench: Bench) -> None:
     assert bench(*QUICK, "--learners", "vc")[0] == 0
     code, _, said = bench("digits", "--fraction", "0.5", "--epochs", "2", "--learners", "vc", "--seeds", "2")
     assert code == 2
-    assert said.startswith(f"hashroute: results/{NAME}.json was made with other settings")
+    assert said.startswith(f"hashroute: results/{NAME}.json was made with other recipe")
     assert "epochs: [1] there, [2] here" in said
     assert said.count("\n") == 1
 
@@ -608,12 +608,12 @@ def test_files_from_before_a_setting_came_are_gone_on_with(bench: Bench, tmp_pat
     folder = tmp_path / "runs" / NAME / "vc-seed0"
     for path in (tmp_path / "results" / f"{NAME}.json", folder / "settings.json"):
         kept = json.loads(path.read_text())
-        assert kept["settings"].pop("pool") == 0, "its default"
+        assert kept["recipe"].pop("pool") == 0, "its default"
         path.write_text(json.dumps(kept))
     code, _, said = bench(*QUICK, "--learners", "vc", "--seeds", "2")
     assert code == 0, said
     assert results(tmp_path)["learners"]["vc"]["seeds"] == [0, 1]
-    assert results(tmp_path)["settings"]["pool"] == 0
+    assert results(tmp_path)["recipe"]["pool"] == 0
     assert bench(*QUICK, "--learners", "vc", "--results", "others")[0] == 0, "the run is taken as it is"
     (group,), _ = gather([folder, tmp_path / "runs" / NAME / "vc-seed1"])
     assert [run.seed for run in group.learners["vc"]] == [0, 1]
@@ -769,7 +769,7 @@ def test_options_of_learners_can_be_given(bench: Bench, tmp_path: Path) -> None:
         (["digits", "--fraction", "1.5"], "fraction is 1.5"),
         (["digits", "--plugins", "no_such_plugin"], "--plugins has 'no_such_plugin', which cannot be imported"),
         (["digits", "--device", "toaster"], "--device is 'toaster'"),
-        (["digits", "--settings", "paper"], "no published settings for 'digits'"),
+        (["digits", "--recipe", "paper"], "no published settings for 'digits'"),
         (
             ["digits", "--options", "rank=4"],
             "--options has 'rank=4': expected LEARNER.OPTION=VALUE, such as gpm.threshold=0.9",

@@ -19,7 +19,7 @@ from hashroute.cli.search import _try as search_trial
 from hashroute.data import dataset_status
 from hashroute.learners import LEARNERS, find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
-from hashroute.recipe import PUBLISHED, Profile, result_name, settings_for, tuned_options
+from hashroute.recipe import PUBLISHED, Profile, recipe_for, result_name, tuned_options
 from hashroute.reporting.figures import STYLES, accuracy_figure
 from hashroute.reporting.paper import PAPER
 from hashroute.reporting.tables import lead_rows, markdown, spread, summary, task_rows
@@ -166,7 +166,7 @@ def test_a_search_is_written_down_and_gone_on_with(tmp_path: Path, capsys: pytes
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 5
     assert "other tasks" in lines[2]
-    options = learner_options("gpm", "digits", "own", (1, 8, 8), output)
+    options = learner_options("gpm", "digits", "default", (1, 8, 8), output)
     assert options == found["trials"][0]["options"]
 
 
@@ -207,16 +207,16 @@ SHAPES = {"pairwise-mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
 
 @pytest.mark.parametrize(
     ("scenario", "profile"),
-    [(name, "paper") for name in PUBLISHED] + [(name, "own") for name in (*PUBLISHED, "split-cifar100", "mixed")],
+    [(name, "paper") for name in PUBLISHED] + [(name, "default") for name in (*PUBLISHED, "split-cifar100", "mixed")],
 )
 def test_what_was_searched_for_is_what_comparisons_use(scenario: str, profile: Profile) -> None:
     name, shape = result_name(scenario, profile), SHAPES.get(scenario, (3, 32, 32))
-    settings = settings_for(scenario, shape, profile, 2 if scenario == "pairwise-mnist" else 10)
+    settings = recipe_for(scenario, shape, profile, 2 if scenario == "pairwise-mnist" else 10)
     files = [json.loads(file.read_text()) for file in sorted(TUNED.glob(f"{name}.*"))]
     assert files
     for found in files:
         assert choose(found["trials"]) == found["chosen"]
-        assert found["settings"] == settings.to_dict()
+        assert found["recipe"] == settings.to_dict()
     chosen = {learner: options for found in files for learner, options in found["chosen"].items()}
     assert chosen == tuned_options(name)
     assert sum(len(found["chosen"]) for found in files) == len(chosen), "a learner was searched for twice"
@@ -281,7 +281,7 @@ def missing_runs(scenario: str, found: dict[str, Any]) -> dict[str, int]:
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_committed_results_are_whole(path: Path) -> None:
     found = json.loads(path.read_text())
-    scenario, tasks, profile = found["scenario"], found["tasks"], found["settings"]["profile"]
+    scenario, tasks, profile = found["scenario"], found["tasks"], found["recipe"]["profile"]
     assert path.stem == result_name(scenario, profile)
     assert set(found["learners"]) <= set(LEARNERS)
     if profile == "paper":
@@ -289,9 +289,9 @@ def test_committed_results_are_whole(path: Path) -> None:
     else:
         assert not missing_runs(scenario, found["learners"])
     shape = (1, 28, 28) if "mnist" in scenario else (3, 32, 32)
-    kept = {name: value for name, value in found["settings"].items() if name not in ("profile", "fraction")}
-    assert kept == settings_for(scenario, shape, profile, 2 if scenario == "pairwise-mnist" else 10).to_dict()
-    assert found["settings"]["fraction"] == 1
+    kept = {name: value for name, value in found["recipe"].items() if name not in ("profile", "fraction")}
+    assert kept == recipe_for(scenario, shape, profile, 2 if scenario == "pairwise-mnist" else 10).to_dict()
+    assert found["recipe"]["fraction"] == 1
     for name, entry in found["learners"].items():
         count = len(entry["seeds"])
         options = learner_options(name, scenario, profile, shape)

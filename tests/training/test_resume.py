@@ -12,7 +12,7 @@ import torch
 
 from hashroute import load_scenario
 from hashroute.learners import LEARNERS, load_learner
-from hashroute.recipe import Settings, settings_for
+from hashroute.recipe import Recipe, recipe_for
 from hashroute.tasks import Scenario
 from hashroute.training.run import run
 
@@ -23,8 +23,8 @@ def three_tasks() -> Scenario:
     return Scenario("digits", load_scenario("digits").tasks[:3])
 
 
-def short(scenario: Scenario, epochs: int = 2) -> Settings:
-    return replace(settings_for("digits", scenario.image_shape, classes=2), epochs=(epochs,))
+def short(scenario: Scenario, epochs: int = 2) -> Recipe:
+    return replace(recipe_for("digits", scenario.image_shape, classes=2), epochs=(epochs,))
 
 
 def numbers(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
