@@ -1,10 +1,11 @@
-"""What a task and a scenario are, and the registry of scenarios."""
+"""Split, Task and Scenario: what is learned."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,19 +14,41 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from hashroute.images import Images as Images
+from hashroute.images import batches_of as batches_of
+from hashroute.images import read_ahead
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Split:
-    """Images and labels: (n, channels, height, width) of uint8, and (n,) of int64."""
+    """Images and labels: (n, channels, height, width) of uint8, in memory or not, and (n,) of int64."""
 
-    images: Tensor
+    images: Tensor | Images
     labels: Tensor
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, rows: Any) -> Split:
-        return Split(self.images[rows], self.labels[rows])
+        """Select images and their labels; `Images` are not read."""
+        images = self.images[rows] if isinstance(self.images, Tensor) else self.images.take(rows)
+        return Split(images, self.labels[rows])
+
+    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Images, read if they are not in memory, and labels."""
+        return self.images[rows], self.labels[rows]
+
+    def __repr__(self) -> str:
+        return f"Split({len(self)} images of {tuple(self.images.shape[1:])})"
+
+
+def read_batches(requests: Iterable[tuple[Split, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images and labels for each request, a split and row numbers, in order.
+
+    Tensors are indexed when their turn comes. `Images` are read by threads, a few batches ahead: for these, requests
+    are taken before they are needed, so a request must not depend on random numbers that training draws.
+    """
+    return read_ahead((isinstance(split.images, Images), partial(split.read, rows)) for split, rows in requests)
 
 
 Augmentation = Literal["flip", "shift"]
@@ -69,7 +92,7 @@ class Task:
         for part, split in (("train", self.train), ("validation", self.validation), ("test", self.test)):
             if len(split) == 0:
                 raise ValueError(f"task {self.name!r} has no {part} images: it needs some to train, validate and test")
-            if split.images.dtype != torch.uint8 or split.images.dim() != 4:
+            if split.images.dtype != torch.uint8 or len(split.images.shape) != 4:
                 raise ValueError(
                     f"the {part} images of task {self.name!r} are {split.images.dtype} of shape "
                     f"{tuple(split.images.shape)}: expected torch.uint8 of (number, channels, height, width)"
@@ -175,7 +198,7 @@ def choose_classes(split: Split, classes: Sequence[int]) -> Split:
     renamed = torch.full((int(max(int(split.labels.max()), *classes)) + 1,), -1)
     renamed[list(classes)] = torch.arange(len(classes))
     labels = renamed[split.labels]
-    return Split(split.images[labels >= 0], labels[labels >= 0])
+    return Split(split[labels >= 0].images, labels[labels >= 0])
 
 
 def _fraction(split: Split, fraction: float) -> Split:

@@ -74,7 +74,7 @@ def _deal(labels: Tensor) -> Tensor:
 
 def _in_colour(split: Split) -> Split:
     """Images of 32 x 32 in three channels: zeros around smaller ones, grey ones three times."""
-    images = split.images
+    images = split.images[:]
     border = (32 - images.shape[-1]) // 2
     images = pad(images, (border,) * 4) if border else images
     return Split(images.expand(-1, 3, -1, -1).contiguous() if images.shape[1] == 1 else images, split.labels)
