@@ -1,0 +1,178 @@
+"""The result of a run, and the result file of a comparison: the only code that knows its JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from hashroute.storage import write_json
+
+Row = list[float | None]
+
+
+@dataclass
+class RunResult:
+    """What one learner reaches with one seed. Accuracies are in percent."""
+
+    learner: str
+    seed: int
+    options: dict[str, Any] = field(default_factory=dict)
+    """All options of the learner, as plain values."""
+    name: str = ""
+    """The row of the table that the run belongs to; the learner's name unless its options are unusual."""
+    version: int = 1
+    """Version of the learner's code: other versions give other numbers."""
+    at_once: bool = False
+    """Whether all tasks are learned together, so that nothing can be forgotten."""
+    accuracy: list[Row] = field(default_factory=list)
+    """A row after each task, a column for each task, None for tasks not yet learned."""
+    seconds: float = 0.0
+    """Training time without evaluation. On a CPU this is processor time, which other processes do not change."""
+    images: int = 0
+    """Training images, each counted as often as it was used."""
+    parameters: dict[str, int] = field(default_factory=dict)
+    """Weights of the encoder and of the heads."""
+    bytes_kept: dict[str, int] = field(default_factory=dict)
+    """Bytes of weights and of other memory that must be kept between tasks."""
+    task_free: dict[str, float] = field(default_factory=dict)
+    """Task-free (class-incremental) accuracy: of the class among all classes, and of the data set."""
+    right: list[str] = field(default_factory=list)
+    """For each task, which test images have a correct task-aware answer at the end, packed by `metrics.pack`."""
+    right_after: list[str] = field(default_factory=list)
+    """The same directly after the task was learned."""
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    """The learner's decision about each task."""
+    routing: list[dict[str, Any]] = field(default_factory=list)
+    """How a learner with routing uses its units, after each task."""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.learner
+
+    @property
+    def images_per_second(self) -> float:
+        """Training speed."""
+        return self.images / max(self.seconds, 1e-9)
+
+    def complete(self, tasks: int) -> bool:
+        """Whether the accuracy matrix has all values of a finished run with this number of tasks."""
+        if len(self.accuracy) != tasks or any(len(row) != tasks for row in self.accuracy):
+            return False
+        first = tasks - 1 if self.at_once else 0
+        return all(None not in self.accuracy[place][: place + 1] for place in range(first, tasks))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain values, for JSON."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_dict(cls, values: Any) -> RunResult:
+        """The result that `to_dict` described; an error names what is wrong with it."""
+        return _from_dict(cls, values)
+
+
+@dataclass
+class Comparison:
+    """Runs of the same tasks with the same recipe, so that their numbers can be compared."""
+
+    scenario: str
+    tasks: list[str]
+    images: list[list[int]]
+    """For each task, the number of images for training, validation and test."""
+    recipe: dict[str, Any]
+    profile: str = "default"
+    fraction: float = 1.0
+    """Share of every task's images that was used."""
+    folder: str | None = None
+    """The user's folder of images, where the scenario is made of one."""
+    evaluate_on: Literal["test", "validation"] = "test"
+    command: str = ""
+    """The command that repeats the comparison."""
+    runs: list[RunResult] = field(default_factory=list)
+    """Finished runs in table order: rows one after another, seeds ascending."""
+
+    @property
+    def learners(self) -> dict[str, list[RunResult]]:
+        """The runs of each row of the table, by the row's name."""
+        found: dict[str, list[RunResult]] = {}
+        for run in self.runs:
+            found.setdefault(run.name, []).append(run)
+        return found
+
+    def find(self, name: str, seed: int) -> RunResult | None:
+        """The run of this row and seed, None if there is none yet."""
+        return next((run for run in self.runs if (run.name, run.seed) == (name, seed)), None)
+
+    def add(self, result: RunResult, order: Sequence[str] = ()) -> None:
+        """Add a run, or replace the one with its name and seed. Rows follow `order`, then their order in the file."""
+        self.runs = [run for run in self.runs if (run.name, run.seed) != (result.name, result.seed)] + [result]
+        places = {name: place for place, name in enumerate(dict.fromkeys([*order, *self.learners]))}
+        self.runs.sort(key=lambda run: (places[run.name], run.seed))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of the result file."""
+        return {**vars(self), "runs": [run.to_dict() for run in self.runs]}
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Comparison:
+        """The comparison that `to_dict` described; an error names what is wrong with it."""
+        found = _from_dict(cls, values)
+        found.runs = [RunResult.from_dict(run) for run in values["runs"]]
+        for run in found.runs:
+            if not run.complete(len(found.tasks)):
+                raise ValueError(f"the accuracy matrix of {run.name}, seed {run.seed}, has gaps")
+        return found
+
+    @classmethod
+    def read(cls, path: str | Path) -> Comparison:
+        """Read a result file."""
+        path = Path(path)
+        try:
+            return cls.from_dict(json.loads(path.read_text()))
+        except ValueError as error:
+            raise ValueError(
+                f"{path} is not a result file ({error}): expected a file that hashroute bench writes"
+            ) from None
+
+    def write(self, path: str | Path) -> None:
+        """Write the result file; an existing one is replaced as a whole."""
+        write_json(Path(path), self.to_dict())
+
+
+Record = TypeVar("Record", RunResult, Comparison)
+
+
+def _from_dict(kind: type[Record], values: Any) -> Record:
+    """An instance from plain values that must name every field, each with a value of its type."""
+    if not isinstance(values, dict):
+        raise ValueError(f"expected an object, found {type(values).__name__}")
+    hints = get_type_hints(kind)
+    names = [item.name for item in fields(kind)]
+    missing, unknown = [name for name in names if name not in values], [name for name in values if name not in names]
+    if missing or unknown:
+        what, which = ("lacks", missing) if missing else ("has the unknown entry", unknown)
+        raise ValueError(f"{kind.__name__} {what} {', '.join(map(repr, which))}")
+    for name in names:
+        if not _fits(values[name], hints[name]):
+            raise ValueError(f"{kind.__name__} has {values[name]!r:.40} as {name!r}")
+    return kind(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value is of a type, elements of lists included."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return value in get_args(hint)
+    if origin is list:
+        return isinstance(value, list) and (
+            get_args(hint)[0] is RunResult or all(_fits(each, get_args(hint)[0]) for each in value)
+        )
+    if origin is dict:
+        return isinstance(value, dict)
+    if origin is not None:  # a union
+        return any(_fits(value, each) for each in get_args(hint))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
