@@ -19,7 +19,7 @@ from hashroute.learners.base import Learner, TaskFree, above_others, evenly
 from hashroute.learners.hrn import HRN
 from hashroute.storage import write_json
 from hashroute.tasks import Scenario, Split
-from hashroute.training.run import share_right
+from hashroute.training.evaluate import share_right
 
 OUTPUT = Path(__file__).parent / "results" / "task_free.json"
 IMAGES = 500

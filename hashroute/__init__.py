@@ -5,13 +5,14 @@ from hashroute.nn.network import HashRoutedNetwork, Routing
 from hashroute.nn.units import UnitSpec
 from hashroute.scenarios import load_scenario, register_scenario
 from hashroute.tasks import Scenario, Task
-from hashroute.training.run import Outcome, run
+from hashroute.training.result import RunResult
+from hashroute.training.run import run
 
 __all__ = [
     "HashRoutedNetwork",
     "Learner",
-    "Outcome",
     "Routing",
+    "RunResult",
     "Scenario",
     "Task",
     "UnitSpec",

@@ -431,9 +431,7 @@ def usage(run: Run) -> Picture | None:
         )
         names = [f"{unit}" if unit < len(shares[0]) else f"{unit}, added" for unit in range(units)]
         _name_ticks(axes.yaxis, names) if units > 24 else axes.set_yticks(range(units), names)
-        starts = [
-            n for n, r in enumerate(records) if n == 0 or r.get("task_number") != records[n - 1].get("task_number")
-        ]
+        starts = [n for n, r in enumerate(records) if n == 0 or r.get("task_index") != records[n - 1].get("task_index")]
         width = 1.2 if len(starts) <= 20 else 0.4
         for start in starts[1:]:
             axes.axvline(start + 0.5, color="white", linewidth=2.5 * width)  # seen on any colour

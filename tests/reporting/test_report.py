@@ -488,7 +488,7 @@ def test_many_runs_make_a_small_page_soon(runs: Path, tmp_path: Path) -> None:
             if name == "hrn-paper":
                 record |= {"usage": [0.125] * 8, "basis_fill": [1.0] * 8, "ages": [1.0] * 8, "flow": flow}
             epochs = [
-                {**record, "task": t, "task_number": n, "epoch": e} for n, t in enumerate(tasks) for e in range(15)
+                {**record, "task": t, "task_index": n, "epoch": e} for n, t in enumerate(tasks) for e in range(15)
             ]
             (folder / "epochs.jsonl").write_text("".join(json.dumps(epoch) + "\n" for epoch in epochs))
     start = time.process_time()

@@ -77,7 +77,7 @@ def test_a_wrong_file_is_one_clear_line(case: str, tmp_path: Path) -> None:
     damage(content)
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="wrong.json is not a result file") as error:
+    with pytest.raises(ValueError, match=r"wrong\.json is not a result file") as error:
         Comparison.read(path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
