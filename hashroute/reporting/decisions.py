@@ -1,0 +1,47 @@
+"""The sentence about a decision of `hrn`: which units a task got, why, and what that added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def describe(decision: dict[str, Any]) -> str:
+    """One line about a decision. Accuracies are on validation images."""
+    parts = [_likeness(decision), _choice(decision), _added(decision)]
+    return f"{decision['task']}: " + "; ".join(part for part in parts if part)
+
+
+def gain(decision: dict[str, Any]) -> float | None:
+    """Accuracy with the fork less that with frozen units, in points; None where no fork was tried."""
+    reused, forked = decision.get("reused"), decision.get("forked")
+    return None if reused is None or forked is None else forked - reused
+
+
+def _likeness(decision: dict[str, Any]) -> str:
+    distance, like = decision.get("distance"), decision.get("looks_like")
+    if distance is None:
+        return ""
+    what = f"resembles {like}" if like else "resembles no earlier task"
+    return f"{what} ({distance:,.1f} nats)"
+
+
+def _choice(decision: dict[str, Any]) -> str:
+    action, parent = decision.get("action"), decision.get("parent")
+    if action == "fresh" or parent is None:
+        return "gets new units"
+    text = f"forks the units of {parent}" if action == "fork" else f"reuses the units of {parent}"
+    if gain(decision) is None:
+        return text if action == "fork" else f"{text}, no room for more"
+    text += f": {decision['forked']:.1f} % with a fork, {decision['reused']:.1f} % with frozen units"
+    error = decision.get("error")
+    return text if error is None else f"{text}, ± {error:.1f}"
+
+
+def _added(decision: dict[str, Any]) -> str:
+    """What was stored for the task; the head, which every task has, is never counted."""
+    if "bytes_added" not in decision:
+        return ""
+    units, size = decision.get("units_added", 0), f"{decision['bytes_added'] / 1000:,.0f} kB"
+    if units:
+        return f"adds {units} units and a memory of its data, {size} beside its head"
+    return f"adds a memory of its data, {size} beside its head" if decision["bytes_added"] else "adds only its head"
