@@ -17,7 +17,8 @@ from torch import Tensor
 import hashroute
 from hashroute.learners import Learner, create_learner, find_learner, load_learner
 from hashroute.learners.base import TaskFree, clock, options_from_dict, options_to_dict
-from hashroute.recipe import Profile, Recipe, recipe_for, result_name, tuned_options, with_defaults
+from hashroute.recipe import Profile, Recipe, result_name, tuned_options, with_defaults
+from hashroute.scenarios import scenario_recipe
 from hashroute.storage import remove_unfinished, replace_file, write_json
 from hashroute.tasks import Scenario, Split, Task
 from hashroute.training import metrics
@@ -85,11 +86,6 @@ class RunSettings:
     seed: int
     fraction: float = 1.0
     evaluate_on: Literal["test", "validation"] = "test"
-
-
-def scenario_recipe(scenario: Scenario, profile: Profile) -> Recipe:
-    """The settings that come with a scenario."""
-    return recipe_for(scenario.name, scenario.image_shape, profile, max(task.classes for task in scenario.tasks))
 
 
 def learner_options(
