@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from hashroute import create_learner
 from hashroute.learners import LearnedTask
-from hashroute.recipe import PUBLISHED
+from hashroute.scenarios.svhn_cifar100 import PUBLISHED_RECIPE
 from hashroute.training.workers import keep_memory
 
 OUTPUT = Path(__file__).parent / "results" / "keep_memory.json"
@@ -29,7 +29,7 @@ def measure() -> dict[str, float]:
     """Milliseconds of CPU time, and page faults, of a training step of the published SVHN/CIFAR plain network."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    settings = PUBLISHED["svhn-cifar100"]
+    settings = PUBLISHED_RECIPE
     learner = create_learner("vc", (3, 32, 32), settings)
     learner.add_task(LearnedTask("task", tuple("0123456789")))
     learner.train()

@@ -257,7 +257,7 @@ class Report:
         """
         keep_memory()  # as in the workers of bench
         torch.manual_seed(0)
-        settings = replace(recipe_for("", shape, classes=classes), epochs=(epochs,))
+        settings = replace(recipe_for(shape, classes), epochs=(epochs,))
         hrn, vc = (create_learner(name, shape, settings) for name in ("hrn", "vc"))
         seconds = {"hrn": 0.0, "vc": 0.0}
 

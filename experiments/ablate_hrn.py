@@ -28,10 +28,10 @@ from hashroute.learners.hrn import HRN, Decision, HRNOptions
 from hashroute.nn.forest import Forest, sum_by_halves
 from hashroute.nn.hashing import FeatureHash
 from hashroute.recipe import Recipe
+from hashroute.scenarios import scenario_recipe
 from hashroute.storage import insert_seed, write_json
 from hashroute.tasks import Scenario, Task
 from hashroute.training import metrics
-from hashroute.training.run import scenario_recipe
 from hashroute.training.workers import side_by_side
 
 OUTPUT = Path(__file__).parents[1] / "results" / "ablation-hrn.json"

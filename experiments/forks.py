@@ -49,7 +49,7 @@ def held_out(task: Task) -> Task:
 
 def measure(kind: type[HRN], seed: int, tasks: list[Task]) -> list[float]:
     """Percent of the images held out that are answered right, after each task."""
-    settings = replace(recipe_for("split-cifar100", (3, 32, 32)), epochs=(EPOCHS,))
+    settings = replace(recipe_for((3, 32, 32)), epochs=(EPOCHS,))
     torch.manual_seed(seed)
     learner = kind((3, 32, 32), settings, HRNOptions(), seed)
     right = []

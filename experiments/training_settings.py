@@ -95,8 +95,11 @@ def tasks() -> dict[str, tuple[Task, Recipe]]:
     first, second = (task for task in load_scenario("mixed").tasks if task.name.startswith("SVHN"))
     svhn = replace(first, test=second.train)
     cifar = held_out(load_scenario("split-cifar100").tasks[0])
-    longer = replace(recipe_for("split-cifar100", SHAPE), epochs=(EPOCHS,))
-    return {"SVHN, 4,501 images": (svhn, recipe_for("mixed", SHAPE)), "CIFAR 0-9, 3,000 images": (cifar, longer)}
+    longer = replace(recipe_for(SHAPE), epochs=(EPOCHS,))
+    return {
+        "SVHN, 4,501 images": (svhn, replace(recipe_for(SHAPE), epochs=(8,))),
+        "CIFAR 0-9, 3,000 images": (cifar, longer),
+    }
 
 
 def measure(learner: str, row: str, seed: int, task: Task, settings: Recipe) -> float:

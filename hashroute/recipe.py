@@ -1,4 +1,4 @@
-"""How the learners of a comparison are trained: the published settings of each scenario, and our own."""
+"""Recipe: how the learners of a comparison are trained."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any, Literal
 from hashroute.nn.units import UnitSpec
 
 Profile = Literal["paper", "default"]
+"""paper: the published recipe of a scenario. default: our recommended one."""
 
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """A task's classifier: hidden layers, each with an activation and dropout, and the output."""
+    """The head of a task: hidden layers, each with an activation and dropout, then the output layer."""
 
     widths: tuple[int, ...] = (60,)
     dropout: tuple[float, ...] = (0.2,)
@@ -24,62 +25,64 @@ class HeadSpec:
 
     def __post_init__(self) -> None:
         if len(self.widths) != len(self.dropout):
-            raise ValueError(f"a head has {len(self.widths)} hidden layers and {len(self.dropout)} rates of dropout")
+            raise ValueError(
+                f"a head has {len(self.widths)} hidden layers and {len(self.dropout)} dropout rates: give one per layer"
+            )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is the same for every learner of a comparison."""
+    """The training settings that all learners of a comparison share."""
 
     epochs: tuple[int, ...]
-    """Passes over each task's training images; the last number holds for all tasks after it."""
+    """Passes over each task's training images; the last number is used for all later tasks."""
     batch_size: int
-    backbone: tuple[UnitSpec, ...]
-    """The plain encoder, block after block, of all learners but the hash-routed ones."""
+    backbone: tuple[UnitSpec, ...] | str
+    """The encoder of all learners except the hash-routed ones: its blocks, or the name of a registered backbone."""
     features: int
-    """s, the length of a hash vector."""
+    """Length of a hash vector, s in the paper."""
     pool: int = 0
-    """Side to which the plain encoder's last map is average-pooled: 0 for not at all."""
+    """The encoder's last map is average-pooled to this height and width; 0 means no pooling."""
     head: HeadSpec = field(default_factory=HeadSpec)
     feature_scale: float = 0.0
-    """Root mean square to which an image's features, less their mean, are scaled in front of every head: 0 for features
-    as they are, but hash vectors of norm 1, many small numbers, are scaled to 1."""
+    """Before every head, the features of an image are centred and scaled to this root mean square. With 0 they are left
+    as they are, except hash vectors: these have norm 1 and many entries, and are scaled to 1."""
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
     one_cycle: bool = False
-    """Raise the learning rate to its peak and lower it to nothing within a task, or keep it constant."""
+    """Within a task, raise the learning rate to its peak and lower it to zero. Otherwise it is constant."""
     label_smoothing: float = 0.0
-    """Share of a label that is spread evenly over all classes of its task."""
+    """Share of a label that is spread evenly over all classes of the task."""
     augment: bool = False
-    """Mirror and shift training images as each task allows."""
+    """Mirror and shift training images where the task allows it."""
     scaling: Literal["fixed", "data set"] = "fixed"
-    """Scale pixels by one rule for all, or each data set to mean 0 and deviation 1 as published."""
+    """fixed: scale all pixels by the same rule. data set: scale each data set to mean 0 and standard deviation 1."""
 
     def epochs_of(self, task: int) -> int:
-        """Epochs of the task with this number."""
+        """Epochs of the task with this index."""
         return self.epochs[min(task, len(self.epochs) - 1)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values, for JSON."""
+        """The recipe as plain values, for JSON."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plain
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Recipe:
-        """The settings that `to_dict` described."""
-        head = values["head"]
+        """The recipe that `to_dict` described."""
+        head, backbone = values["head"], values["backbone"]
         return cls(
             **{
                 **values,
                 "epochs": tuple(values["epochs"]),
-                "backbone": tuple(UnitSpec.from_dict(spec) for spec in values["backbone"]),
+                "backbone": backbone if isinstance(backbone, str) else tuple(map(UnitSpec.from_dict, backbone)),
                 "head": HeadSpec(tuple(head["widths"]), tuple(head["dropout"]), head["activation"]),
             }
         )
 
 
 def with_defaults(kept: Any) -> Any:
-    """Recipe as a file has them, with the defaults of those that came later; anything else as it is."""
+    """A recipe as read from a file, with defaults for fields that the file does not have; other values unchanged."""
     if not isinstance(kept, dict):
         return kept
     return {each.name: each.default for each in fields(Recipe) if each.default is not MISSING} | kept
@@ -93,65 +96,29 @@ def _blocks(*widths: int) -> tuple[UnitSpec, ...]:
 SMALL_HEAD = HeadSpec((60, 10), (0.2, 0.0))
 LARGE_HEAD = HeadSpec((200, 100), (0.4, 0.4), "relu")
 
-PUBLISHED = {
-    "pairwise-mnist": Recipe(
-        epochs=(5,),
-        batch_size=16,
-        backbone=(UnitSpec(16, 5, 3, 2, norm_groups=1), UnitSpec(32, 2, 3, norm_groups=1)),
-        features=300,
-        head=SMALL_HEAD,
-        scaling="data set",
-    ),
-    "fashion-mnist": Recipe(
-        epochs=(20, 10),
-        batch_size=32,
-        backbone=(UnitSpec(32, 5, 2, 2, max_pool=2), UnitSpec(32, 3, 1, 1)),
-        pool=3,
-        features=300,
-        head=SMALL_HEAD,
-        scaling="data set",
-    ),
-    "svhn-cifar100": Recipe(
-        epochs=(8, 15),
-        batch_size=16,
-        backbone=(UnitSpec(36, 3, 2, 2), UnitSpec(99, 2, 1, 1)),
-        pool=4,
-        features=2800,
-        head=LARGE_HEAD,
-        scaling="data set",
-    ),
-}
-"""The paper's settings, and plain encoders that give about as many features as its units do."""
 
-_EPOCHS = {
-    "digits": (10,),
-    "pairwise-mnist": (5,),
-    "fashion-mnist": (10, 5),
-    "svhn-cifar100": (5, 10),
-    "split-cifar100": (15,),
-    "mixed": (8,),
-}
+def recipe_for(
+    image_shape: Sequence[int], classes: int = 10, backbone: tuple[UnitSpec, ...] | str | None = None
+) -> Recipe:
+    """The default recipe for images of this shape and tasks of at most `classes` classes.
 
-
-def recipe_for(scenario: str, image_shape: Sequence[int], profile: Profile = "default", classes: int = 10) -> Recipe:
-    """The settings of a scenario by name; for a scenario of one's own, by the size of its images and tasks."""
-    if profile == "paper":
-        if scenario not in PUBLISHED:
-            known = ", ".join(PUBLISHED)
-            raise ValueError(f"there are no published settings for {scenario!r}: expected one of {known}")
-        return PUBLISHED[scenario]
+    Without a backbone, the size of the images chooses a small one.
+    """
+    if len(image_shape) != 3:
+        raise ValueError(f"the image shape is {tuple(image_shape)}: expected channels, height and width")
     height, width = image_shape[1:]
     side = min(height, width)
     if side < 4:
         raise ValueError(f"images are of {height} x {width} pixels: expected at least 4 x 4")
-    encoder = _blocks(32, 64, 128) if side >= 32 else _blocks(16, 32, 64) if side >= 16 else _blocks(16, 32)
+    if backbone is None:
+        backbone = _blocks(32, 64, 128) if side >= 32 else _blocks(16, 32, 64) if side >= 16 else _blocks(16, 32)
     pool = 4 if max(height, width) > 32 else 0
-    levels = len(encoder)
+    channels, rows, columns = last_map(backbone, image_shape)
     return Recipe(
-        epochs=_EPOCHS.get(scenario, (10,)),
+        epochs=(10,),
         batch_size=32,
-        backbone=encoder,
-        features=encoder[-1].channels_out * (pool**2 or (height >> levels) * (width >> levels)),  # as a plain one's
+        backbone=backbone,
+        features=channels * (pool**2 or rows * columns),
         pool=pool,
         head=HeadSpec() if classes <= 2 else LARGE_HEAD,
         feature_scale=0.25,
@@ -163,15 +130,30 @@ def recipe_for(scenario: str, image_shape: Sequence[int], profile: Profile = "de
     )
 
 
+def last_map(backbone: tuple[UnitSpec, ...] | str, image_shape: Sequence[int]) -> tuple[int, int, int]:
+    """Channels, height and width of the map that a backbone computes from an image of this shape."""
+    if isinstance(backbone, str):
+        raise ValueError(f"the backbone {backbone!r} is unknown: expected a tuple of UnitSpec")
+    channels, height, width = image_shape
+    for unit in backbone:
+        for block in unit.blocks():
+            channels = block.out_channels
+            height, width = (
+                ((side + 2 * block.padding - block.kernel_size) // block.stride + 1) // block.max_pool
+                for side in (height, width)
+            )
+    return channels, height, width
+
+
 def result_name(scenario: str, profile: Profile) -> str:
-    """What results of a scenario with these settings are called."""
+    """The name of result files of a scenario with this profile."""
     return f"{scenario}-paper" if profile == "paper" else scenario
 
 
 def tuned_options(name: str, path: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Options by learner that `hashroute search` chose: from its file, or what came with hashroute for this name.
+    """Options that `hashroute search` chose, by learner: from its file, or those that come with hashroute.
 
-    What came with hashroute is in tuned/NAME.json, and in tuned/NAME.LEARNER.json where a learner had its own search.
+    The latter are in learners/tuned: NAME.json, and NAME.LEARNER.json for a learner that was searched for separately.
     """
     if path is not None:
         return _chosen(path.read_text(), path)

@@ -162,6 +162,10 @@ class Scenario:
         """How many images each task has to train on, to validate and to test."""
         return [[len(task.train), len(task.validation), len(task.test)] for task in self.tasks]
 
+    def part(self, fraction: float) -> Scenario:
+        """The same scenario with a fixed fraction of every task's images."""
+        return replace(self, tasks=tuple(task.part(fraction) for task in self.tasks))
+
     def sizes(self) -> str:
         """The same in words, tasks of one size after another taken together."""
         said = []

@@ -16,9 +16,8 @@ from rich.table import Table
 from hashroute.learners import find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.learners.hrn_paper import PUBLISHED
-from hashroute.recipe import PUBLISHED as RECIPES
 from hashroute.recipe import with_defaults
-from hashroute.scenarios import load_scenario
+from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.storage import insert_seed, write_json
 from hashroute.tasks import Scenario
 from hashroute.training import metrics
@@ -76,7 +75,7 @@ def run_ablation(settings: AblateSettings, console: Console) -> Path:
         "scenario": SCENARIO,
         "tasks": [task.name for task in scenario.tasks],
         "fraction": settings.fraction,
-        "recipe": RECIPES[SCENARIO].to_dict(),
+        "recipe": scenario_recipe(scenario, "paper").to_dict(),
         "command": "",
         "rows": {name: {"change": change, "options": _options(name), "seeds": []} for name, change in ROWS.items()},
     }

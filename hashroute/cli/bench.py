@@ -24,11 +24,11 @@ from hashroute.learners.base import options_from_dict, options_to_dict, parse_op
 from hashroute.recipe import Profile, Recipe, result_name, tuned_options, with_defaults
 from hashroute.reporting.live import Job, live_table
 from hashroute.reporting.tables import summary_table
-from hashroute.scenarios import load_scenario
+from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.storage import insert_seed, remove_unfinished, write_json
 from hashroute.tasks import Scenario
 from hashroute.training import metrics
-from hashroute.training.run import check_same, describe, learner_options, run, scenario_recipe
+from hashroute.training.run import check_same, describe, learner_options, run
 from hashroute.training.workers import check_counts, side_by_side
 
 

@@ -23,9 +23,9 @@ from hashroute.devices import find_device
 from hashroute.learners.base import options_to_dict
 from hashroute.reporting.page import ReportSettings, run_report
 from hashroute.reporting.tables import summary_table
-from hashroute.scenarios import load_scenario
+from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.storage import insert_seed, write_json
-from hashroute.training.run import run, scenario_recipe
+from hashroute.training.run import run
 from hashroute.training.workers import check_counts
 
 LEARNERS = ("hrn", "hrn-paper", "vc", "hash-only", "separate")

@@ -18,11 +18,11 @@ from rich.table import Table
 from hashroute.learners import LEARNERS, find_learner
 from hashroute.learners.base import options_from_dict, parse_option
 from hashroute.recipe import Profile, result_name, with_defaults
-from hashroute.scenarios import load_scenario
+from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.storage import write_json
 from hashroute.tasks import Scenario
 from hashroute.training import metrics
-from hashroute.training.run import run, scenario_recipe
+from hashroute.training.run import run
 from hashroute.training.workers import check_counts, side_by_side
 
 

@@ -1,6 +1,16 @@
 """Image data sets: find their files, download what is missing, read and check them."""
 
-from hashroute.data.files import DATASETS, Status, check_name, data_folder, dataset_status, load_dataset
+from hashroute.data.files import data_folder
 from hashroute.data.readers import Dataset
+from hashroute.data.sets import DATASETS, DatasetSpec, Status, check_name, dataset_status, load_dataset
 
-__all__ = ["DATASETS", "Dataset", "Status", "check_name", "data_folder", "dataset_status", "load_dataset"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "DatasetSpec",
+    "Status",
+    "check_name",
+    "data_folder",
+    "dataset_status",
+    "load_dataset",
+]

@@ -1,4 +1,4 @@
-"""Readers of the usual files of MNIST, Fashion-MNIST, CIFAR-100 and SVHN; each checks what it reads."""
+"""Readers of the published files of MNIST, Fashion-MNIST, CIFAR-100 and SVHN. Each checks what it reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hashroute.tasks import Split
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set as it was published: what to train on, what to test on, and what the labels mean."""
+    """The content of a data set as published: training images, test images and class names."""
 
     train: Split
     test: Split
@@ -31,26 +31,28 @@ class Dataset:
 
 
 class BrokenFileError(ValueError):
-    """A file that is not what its name says; the message is one line."""
+    """A file whose content is not what its name promises. The message is one line."""
 
     def __init__(self, path: Path, problem: str) -> None:
         problem = " ".join(problem.split())
-        super().__init__(f"{path} cannot be used: {problem}; delete it, and it is downloaded again, or replace it")
+        super().__init__(f"{path} cannot be used: {problem}; delete it to download it again, or replace it")
 
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Whatever a reader stumbles over in a broken file becomes an error that names it."""
+    """Turn any error about a broken file into one that names the file."""
     try:
         yield
     except (BrokenFileError, FileNotFoundError, PermissionError):
         raise
-    except Exception as error:  # any: what a corrupt file provokes in a parser has no limits
-        raise BrokenFileError(path, f"it is not what its name says ({type(error).__name__}: {error})") from None
+    except Exception as error:  # a corrupt file can raise anything in a parser
+        raise BrokenFileError(
+            path, f"its content is not what its name promises ({type(error).__name__}: {error})"
+        ) from None
 
 
 def checked_images(path: Path, images: NDArray[Any], shape: tuple[int, ...], count: int | None) -> Tensor:
-    """Images, if they are of this shape and as many as there should be."""
+    """Return the images as a tensor if their shape and number are as expected."""
     if images.dtype != np.uint8 or images.shape[1:] != shape:
         raise BrokenFileError(path, f"images are {images.dtype} of {images.shape[1:]}, expected uint8 of {shape}")
     if len(images) == 0 or (count is not None and len(images) != count):
@@ -59,7 +61,7 @@ def checked_images(path: Path, images: NDArray[Any], shape: tuple[int, ...], cou
 
 
 def checked_labels(path: Path, labels: NDArray[Any], images: int, least: int, most: int) -> Tensor:
-    """Labels, if there is a whole number in this range for every image."""
+    """Return the labels as a tensor if there is an integer in this range for every image."""
     if labels.shape != (images,) or not np.issubdtype(labels.dtype, np.integer):
         raise BrokenFileError(
             path, f"labels are {labels.dtype} of {labels.shape}, expected one for each of {images} images"
@@ -70,13 +72,13 @@ def checked_labels(path: Path, labels: NDArray[Any], images: int, least: int, mo
 
 
 def read_idx_split(images: Path, labels: Path, count: int) -> Split:
-    """A split of MNIST or Fashion-MNIST."""
+    """Read a split of MNIST or Fashion-MNIST."""
     pixels = checked_images(images, read_idx(images)[:, None], (1, 28, 28), count)
     return Split(pixels, checked_labels(labels, read_idx(labels), count, 0, 9))
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """A gzipped IDX file of bytes: two zeros, the type, the number of dimensions, the sizes, the numbers."""
+    """Read a gzipped IDX file of bytes: two zeros, the type, the number of dimensions, the sizes, the values."""
     with named(path):
         content = gzip.decompress(path.read_bytes())
         if content[:3] != b"\0\0\x08" or content[3] == 0:
@@ -84,12 +86,12 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         shape = struct.unpack(f">{content[3]}I", content[4 : 4 + 4 * content[3]])
         numbers = np.frombuffer(content, np.uint8, offset=4 + 4 * content[3])
         if numbers.size != math.prod(shape):
-            raise BrokenFileError(path, f"it holds {numbers.size} numbers, its head promises {math.prod(shape)}")
+            raise BrokenFileError(path, f"it holds {numbers.size} values, its header promises {math.prod(shape)}")
         return numbers.reshape(shape).copy()
 
 
 def read_cifar_split(path: Path, count: int) -> Split:
-    """A split of CIFAR-100, with its hundred fine labels."""
+    """Read a split of CIFAR-100 with its hundred fine labels."""
     batch = read_pickle(path)
     with named(path):
         pixels = checked_images(path, np.asarray(batch["data"]).reshape(-1, 3, 32, 32), (3, 32, 32), count)
@@ -97,7 +99,7 @@ def read_cifar_split(path: Path, count: int) -> Split:
 
 
 def read_cifar_names(path: Path) -> tuple[str, ...]:
-    """The names of CIFAR-100's fine labels."""
+    """Read the names of CIFAR-100's fine labels."""
     names = read_pickle(path).get("fine_label_names")
     if not isinstance(names, list) or len(names) != 100:
         raise BrokenFileError(path, "it does not hold the names of 100 classes")
@@ -105,7 +107,7 @@ def read_cifar_names(path: Path) -> tuple[str, ...]:
 
 
 class _SafeUnpickler(pickle.Unpickler):
-    """Allows numpy arrays and plain containers; anything else in a pickle could run code."""
+    """Allows numpy arrays and plain containers only, because anything else in a pickle could run code."""
 
     ALLOWED = frozenset(
         {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
@@ -114,12 +116,12 @@ class _SafeUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no data file needs")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed in a data file")
         return super().find_class(module, name)
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """A pickled dict of arrays and plain values, its keys as text."""
+    """Read a pickled dict of arrays and plain values; keys become text."""
     with named(path):
         content = _SafeUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         if not isinstance(content, dict):
@@ -128,8 +130,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 
 def read_svhn_split(path: Path) -> Split:
-    """A split of SVHN's cropped digits; label 10 stands for the digit 0. A part of the published file is fine."""
-    from scipy.io import loadmat  # takes a while, and nothing else needs it
+    """Read a split of SVHN's cropped digits, where label 10 means the digit 0. Files with fewer images are accepted."""
+    from scipy.io import loadmat  # slow to import
 
     with named(path):
         content = loadmat(path)

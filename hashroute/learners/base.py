@@ -765,7 +765,7 @@ def create_learner(
 ) -> Learner:
     """Make a learner by name; the recipe defaults to ours for images of this shape, options are those of its kind."""
     kind = find_learner(name)
-    recipe = recipe or recipe_for("", image_shape)
+    recipe = recipe or recipe_for(image_shape)
     return kind(image_shape, recipe, options_from_dict(kind.Options, options), seed)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from hashroute.reporting.paper import PAPER
+from hashroute.scenarios import published_results
 from hashroute.training import metrics
 
 
@@ -130,7 +130,7 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def task_rows(content: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Headers, and for each learner a row of its tasks: accuracy right after learning / at the end, ours and theirs."""
     headers = ["learner", *content["tasks"], "mean"]
-    published = PAPER.get(content["scenario"], {})
+    published = published_results(content["scenario"])
     rows = []
     for name, entry in content["learners"].items():
         rows.append([name, *_cells(_mean_pairs(entry))])

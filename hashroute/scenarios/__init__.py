@@ -1,6 +1,23 @@
-"""Scenarios: ordered lists of tasks, by name. A file registers its scenarios when it is imported."""
+"""Scenarios: ordered lists of tasks, by name. Each has a file of its own, with its recipe and its published results."""
 
-from hashroute.scenarios import digits, folders, mixed, published  # noqa: F401
-from hashroute.scenarios.registry import SCENARIOS, load_scenario, register_scenario
+from hashroute.scenarios.registry import (
+    ScenarioSpec,
+    find_scenario,
+    load_scenario,
+    published_results,
+    register_scenario,
+    scenario_names,
+    scenario_recipe,
+    scenario_summaries,
+)
 
-__all__ = ["SCENARIOS", "load_scenario", "register_scenario"]
+__all__ = [
+    "ScenarioSpec",
+    "find_scenario",
+    "load_scenario",
+    "published_results",
+    "register_scenario",
+    "scenario_names",
+    "scenario_recipe",
+    "scenario_summaries",
+]

@@ -1,4 +1,4 @@
-"""digits: scikit-learn's handwritten digits, 8 x 8, as five pairs. Needs no download."""
+"""digits: scikit-learn's handwritten digits in five pairs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hashroute.scenarios.registry import register_scenario
 from hashroute.tasks import Scenario, Split, Task, choose_classes, hold_out
 
 FILE = "datasets/data/digits.csv.gz"
-"""Where scikit-learn keeps them."""
+"""The file in scikit-learn's folder."""
 
 
 @register_scenario("digits")
 def digits() -> Scenario:
-    """0 or 1, 2 or 3, ..., 8 or 9; a quarter of the images is for the test."""
+    """0 or 1, 2 or 3, ..., 8 or 9. A quarter of the images is for testing."""
     rows = _rows()
     pixels = np.round(rows[:, :64].reshape(-1, 1, 8, 8) / 16 * 255).astype(np.uint8)
     rest, test = hold_out(Split(torch.from_numpy(pixels), torch.from_numpy(rows[:, 64]).long()), "digits", 0.25)
@@ -32,7 +32,7 @@ def digits() -> Scenario:
 
 
 def _rows() -> NDArray[np.uint8]:
-    """64 pixels from 0 to 16 and the digit of each image: (n, 65). From the file, since the import takes seconds."""
+    """64 pixels from 0 to 16 and the digit of each image: (n, 65). Importing scikit-learn would be slower."""
     package = find_spec("sklearn")
     if package is not None and package.origin is not None:
         file = Path(package.origin).parent / FILE

@@ -1,4 +1,4 @@
-"""mixed: a stream of unlike data sets, some of which come back."""
+"""mixed: ten tasks from four data sets, some of which come back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hashroute.data import load_dataset
-from hashroute.scenarios.published import AUGMENTATIONS, STATISTICS, dataset_task
+from hashroute.scenarios.from_datasets import cifar_task, labelled_task
 from hashroute.scenarios.registry import register_scenario
-from hashroute.tasks import Scenario, Split, Task, hold_out
+from hashroute.tasks import Scenario, Split, Task
 
 PART = 5000
-"""Images to train and validate on in each task."""
+"""Training and validation images of each task."""
 
 STREAM = (
     *("svhn", "cifar-100", "mnist", "cifar-100", "fashion-mnist"),
@@ -21,48 +21,33 @@ STREAM = (
 TITLES = {"svhn": "SVHN", "mnist": "MNIST", "fashion-mnist": "Fashion"}
 
 
-@register_scenario("mixed")
+@register_scenario("mixed", epochs=(8,))
 def mixed() -> Scenario:
     """SVHN, CIFAR, MNIST, CIFAR, Fashion, CIFAR, SVHN, CIFAR, MNIST, CIFAR: 5,000 images each, 32 x 32, in colour.
 
-    CIFAR tasks have ten new classes each; the second SVHN and MNIST tasks have the same classes as the first, and new
-    images. Test sets are whole.
+    Each CIFAR task has ten new classes. The second SVHN and MNIST tasks have the classes of the first ones and new
+    images. Test sets are complete.
     """
     tasks: list[Task] = []
     for dataset in STREAM:
-        seen = sum(task.dataset == dataset for task in tasks)
-        if dataset == "cifar-100":
-            first = 10 * seen
-            tasks.append(dataset_task(dataset, f"CIFAR {first}-{first + 9}", range(first, first + 10)))
-        else:
-            tasks.append(_part(dataset, seen))
+        index = sum(task.dataset == dataset for task in tasks)
+        tasks.append(cifar_task(index) if dataset == "cifar-100" else _part(dataset, index))
     return Scenario("mixed", tuple(tasks))
 
 
-def _part(dataset: str, number: int) -> Task:
-    """The part of a data set with this number: every class in proportion, no image in two parts."""
-    data = load_dataset(dataset)
-    name = TITLES[dataset] if number == 0 else f"{TITLES[dataset]}, part {number + 1}"
-    rows = _deal(data.train.labels)[number * PART : (number + 1) * PART]
+def _part(dataset: str, index: int) -> Task:
+    """One part of a data set: every class in proportion, no image in two parts."""
+    content = load_dataset(dataset)
+    name = TITLES[dataset] if index == 0 else f"{TITLES[dataset]}, part {index + 1}"
+    rows = _proportional_order(content.train.labels)[index * PART : (index + 1) * PART]
     if len(rows) < PART:
-        raise ValueError(f"{dataset} has {len(data.train)} training images: expected at least {(number + 1) * PART}")
-    train, validation = hold_out(_in_colour(data.train[rows]), name)
-    mean, std = STATISTICS[dataset]
-    return Task(
-        name,
-        train,
-        validation,
-        _in_colour(data.test),
-        data.class_names,
-        frozenset(AUGMENTATIONS[dataset]),
-        mean,
-        std,
-        dataset,
-    )
+        raise ValueError(f"{dataset} has {len(content.train)} training images: expected at least {(index + 1) * PART}")
+    train, test = _in_colour(content.train[rows]), _in_colour(content.test)
+    return labelled_task(dataset, name, train, test, content.class_names)
 
 
-def _deal(labels: Tensor) -> Tensor:
-    """All rows in an order in which any stretch has the classes in about the proportion of the whole."""
+def _proportional_order(labels: Tensor) -> Tensor:
+    """All rows, in an order in which every stretch has the classes in about the proportion of the whole."""
     generator = torch.Generator().manual_seed(0)
     place = torch.empty(len(labels), dtype=torch.float64)
     for label in labels.unique().tolist():
@@ -73,7 +58,7 @@ def _deal(labels: Tensor) -> Tensor:
 
 
 def _in_colour(split: Split) -> Split:
-    """Images of 32 x 32 in three channels: zeros around smaller ones, grey ones three times."""
+    """Images of 32 x 32 in three channels: smaller ones get a border of zeros, grey ones are repeated."""
     images = split.images[:]
     border = (32 - images.shape[-1]) // 2
     images = pad(images, (border,) * 4) if border else images

@@ -1,40 +1,133 @@
-"""The registry of scenarios."""
+"""The registry of scenarios: what belongs to each of them, by name.
+
+A built-in scenario is imported when it is first needed, so names and summaries are available without importing torch.
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from hashroute.tasks import Scenario
+if TYPE_CHECKING:
+    from hashroute.recipe import Profile, Recipe
+    from hashroute.tasks import Scenario
 
-SCENARIOS: dict[str, Callable[..., Scenario]] = {}
-"""Functions that make a scenario, by name."""
+BUILT_IN = {
+    "digits": "scikit-learn's handwritten digits in five pairs; 8 x 8 pixels, no download",
+    "pairwise-mnist": "MNIST digits in five pairs",
+    "fashion-mnist": "ten garments of Fashion-MNIST, then ten digits of MNIST",
+    "svhn-cifar100": "house numbers of SVHN, then CIFAR-100 in ten tasks of ten classes",
+    "split-cifar100": "CIFAR-100 in ten tasks of ten classes",
+    "mixed": "ten tasks from SVHN, CIFAR-100, MNIST and Fashion-MNIST; some data sets come back",
+    "folders": "your own images: one folder per task, with one folder per class inside",
+}
+"""Summaries of the scenarios that come with hashroute. Each is registered by the module of the same name."""
+
+PublishedResults = Mapping[str, tuple[tuple[float, float], ...]]
+"""By learner, for each task: accuracy right after learning it, and at the end, in percent."""
 
 
-def register_scenario(name: str) -> Callable[[Callable[..., Scenario]], Callable[..., Scenario]]:
-    """Decorate a function that makes a scenario, so that `load_scenario` finds it by this name."""
+@dataclass(frozen=True)
+class ScenarioSpec:
+    """Everything that belongs to a scenario."""
+
+    name: str
+    summary: str
+    make: Callable[..., Scenario]
+    epochs: tuple[int, ...] = (10,)
+    """Of the default recipe, task by task; the last number is used for all later tasks."""
+    published_recipe: Recipe | None = None
+    published_results: PublishedResults = field(default_factory=dict)
+
+    def recipe(self, image_shape: tuple[int, ...], classes: int, profile: Profile = "default") -> Recipe:
+        """The recipe for images of this shape and tasks of at most so many classes."""
+        from hashroute.recipe import recipe_for
+
+        if profile == "default":
+            return replace(recipe_for(image_shape, classes), epochs=self.epochs)
+        if self.published_recipe is None:
+            known = ", ".join(name for name in scenario_names() if find_scenario(name).published_recipe is not None)
+            raise ValueError(f"scenario {self.name!r} has no published recipe: expected one of {known}")
+        return self.published_recipe
+
+
+_SPECS: dict[str, ScenarioSpec] = {}
+
+
+def register_scenario(
+    name: str,
+    *,
+    epochs: tuple[int, ...] = (10,),
+    published_recipe: Recipe | None = None,
+    published_results: PublishedResults | None = None,
+) -> Callable[[Callable[..., Scenario]], Callable[..., Scenario]]:
+    """Decorate a function that makes a scenario: `load_scenario` and the commands then find it by this name.
+
+    The first line of the function's docstring is its summary. `epochs` changes the default recipe. What is published
+    about the scenario is compared with its results.
+    """
 
     def register(make: Callable[..., Scenario]) -> Callable[..., Scenario]:
-        if name in SCENARIOS:
+        built_in = make.__module__ == _module_of(name)
+        if name in _SPECS or (name in BUILT_IN and not built_in):
             raise ValueError(f"there is a scenario {name!r} already: choose another name")
-        SCENARIOS[name] = make
+        summary = BUILT_IN[name] if built_in else (inspect.getdoc(make) or "").partition("\n")[0]
+        _SPECS[name] = ScenarioSpec(name, summary, make, epochs, published_recipe, published_results or {})
         return make
 
     return register
 
 
+def scenario_names() -> list[str]:
+    """The names of all scenarios."""
+    return list(dict.fromkeys([*BUILT_IN, *_SPECS]))
+
+
+def scenario_summaries() -> dict[str, str]:
+    """One line about each scenario, by name."""
+    return {**BUILT_IN, **{name: spec.summary for name, spec in _SPECS.items()}}
+
+
+def find_scenario(name: str) -> ScenarioSpec:
+    """Everything that belongs to the scenario with this name."""
+    if name not in _SPECS and name in BUILT_IN:
+        importlib.import_module(_module_of(name))
+    if name not in _SPECS:
+        raise ValueError(f"there is no scenario {name!r}: expected one of {', '.join(scenario_names())}")
+    return _SPECS[name]
+
+
 def load_scenario(name: str, fraction: float = 1.0, **options: Any) -> Scenario:
-    """Make a scenario by name; `fraction` takes a part of every task's images, for a quick look."""
-    if name not in SCENARIOS:
-        raise ValueError(f"there is no scenario {name!r}: expected one of {', '.join(SCENARIOS)}")
+    """Make a scenario by name. `fraction` takes a part of every task's images, for a quick look."""
+    if not isinstance(name, str):
+        raise ValueError(
+            f"the scenario is a {type(name).__name__}: expected a name, one of {', '.join(scenario_names())}"
+        )
+    spec = find_scenario(name)
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction is {fraction}: expected a number above 0, up to 1")
     try:
-        inspect.signature(SCENARIOS[name]).bind(**options)
+        inspect.signature(spec.make).bind(**options)
     except TypeError as error:
         raise ValueError(f"scenario {name!r} cannot be made with {options or 'no options'}: {error}") from None
-    scenario = SCENARIOS[name](**options)
-    if fraction == 1:
-        return scenario
-    return Scenario(scenario.name, tuple(task.part(fraction) for task in scenario.tasks))
+    scenario = spec.make(**options)
+    return scenario if fraction == 1 else scenario.part(fraction)
+
+
+def scenario_recipe(scenario: Scenario, profile: Profile = "default") -> Recipe:
+    """The recipe of a scenario. One that is not registered has the default recipe for its images."""
+    known = scenario.name in scenario_names()
+    spec = find_scenario(scenario.name) if known else ScenarioSpec(scenario.name, "", lambda: scenario)
+    return spec.recipe(scenario.image_shape, max(task.classes for task in scenario.tasks), profile)
+
+
+def published_results(name: str) -> PublishedResults:
+    """The results that were published for the scenario with this name; none for an unknown scenario."""
+    return find_scenario(name).published_results if name in scenario_names() else {}
+
+
+def _module_of(name: str) -> str:
+    return f"{__package__}.{name.replace('-', '_')}"

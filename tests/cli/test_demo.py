@@ -117,7 +117,7 @@ def test_every_unit_that_convolved_for_some_sample_learned() -> None:
 
     hook = nn.modules.module.register_module_forward_hook(record)
     try:
-        settings = replace(recipe_for("digits", (1, 8, 8), classes=2), epochs=(3,))
+        settings = replace(recipe_for((1, 8, 8), classes=2), epochs=(3,))
         learner: Any = run(load_scenario("digits"), "hrn-paper", settings)[1]
     finally:
         hook.remove()

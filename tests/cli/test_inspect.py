@@ -25,7 +25,7 @@ BUILT_IN = tuple(LEARNERS)
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a short run of a learner."""
     scenario = Scenario("digits", load_scenario("digits", 0.5).tasks[:2])
-    settings = replace(recipe_for("digits", scenario.image_shape, classes=2), epochs=(2,))
+    settings = replace(recipe_for(scenario.image_shape, classes=2), epochs=(2,))
     made: dict[str, Path] = {}
 
     def folder(learner: str) -> Path:

@@ -37,8 +37,8 @@ from hashroute.learners import LEARNERS
 from hashroute.learners.base import LearnedTask, augment
 from hashroute.learners.gpm import extend_basis
 from hashroute.learners.plain import Vanilla
-from hashroute.recipe import PUBLISHED, Recipe, recipe_for
-from hashroute.scenarios import SCENARIOS
+from hashroute.recipe import Recipe, recipe_for
+from hashroute.scenarios import find_scenario, scenario_names, scenario_recipe
 from hashroute.tasks import Split
 from hashroute.training import metrics
 from hashroute.training.run import flow, learner_options, task_free_accuracy
@@ -53,7 +53,7 @@ def digits(tasks: int = 2) -> Scenario:
 
 
 def short(epochs: int = 2, **changes: Any) -> Recipe:
-    return replace(recipe_for("digits", (1, 8, 8), classes=2), epochs=(epochs,), **changes)
+    return replace(recipe_for((1, 8, 8), classes=2), epochs=(epochs,), **changes)
 
 
 def learned(name: str, scenario: Scenario | None = None, seed: int = 0, **options: Any) -> Any:
@@ -113,32 +113,32 @@ def test_every_learner_runs_saves_loads_and_predicts_the_same(name: str, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ("digits", "folders")])
+@pytest.mark.parametrize("scenario", [name for name in scenario_names() if name not in ("digits", "folders")])
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_learner_on_every_scenario(name: str, scenario: str, tmp_path: Path) -> None:
     missing = [dataset for dataset in NEEDS[scenario] if not dataset_status(dataset).sizes]
     if missing:
         pytest.skip(f"not here: {', '.join(missing)}")
     tasks = load_scenario(scenario, 0.01)
-    profile = "paper" if scenario in PUBLISHED else "default"
-    settings = recipe_for(scenario, tasks.image_shape, profile)
+    profile = "paper" if find_scenario(scenario).published_recipe else "default"
+    settings = scenario_recipe(tasks, profile)
     check_promises(tasks, name, replace(settings, epochs=(1,)), tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in ("digits", "folders")])
+@pytest.mark.parametrize("scenario", [name for name in scenario_names() if name not in ("digits", "folders")])
 def test_a_whole_scenario_fits_in_two_gigabytes(scenario: str) -> None:
     if any(not dataset_status(dataset).sizes for dataset in NEEDS[scenario]):
         pytest.skip(f"not here: {', '.join(NEEDS[scenario])}")
     script = f"""
 import resource
 from hashroute import create_learner, load_scenario
-from hashroute.recipe import recipe_for
+from hashroute.scenarios import scenario_recipe
 from hashroute.training.workers import one_thread
 
 one_thread()
 scenario = load_scenario({scenario!r})
-learner = create_learner("hrn", scenario.image_shape, recipe_for({scenario!r}, scenario.image_shape))
+learner = create_learner("hrn", scenario.image_shape, scenario_recipe(scenario))
 for number, task in enumerate(scenario.tasks[:2]):
     learner.begin(task)
     learner.train_epoch(task.part(0.1))
@@ -428,7 +428,7 @@ def test_models_from_before_features_were_scaled_answer_as_they_did(tmp_path: Pa
 
 
 def test_published_heads_see_features_as_they_are_and_those_of_hashes_scaled_to_one() -> None:
-    settings = PUBLISHED["pairwise-mnist"]
+    settings = find_scenario("pairwise-mnist").published_recipe
     sizes = {}
     for name in ("vc", "separate", "hash-only", "hrn"):
         learner = create_learner(name, (1, 28, 28), settings)
@@ -562,7 +562,7 @@ def test_samples_of_many_tasks_are_evenly_chosen() -> None:
 
 def test_published_options_are_those_of_the_paper() -> None:
     options = learner_options("hrn-paper", "svhn-cifar100", "paper", (3, 32, 32))
-    learner: Any = create_learner("hrn-paper", (3, 32, 32), PUBLISHED["svhn-cifar100"], **options)
+    learner: Any = create_learner("hrn-paper", (3, 32, 32), find_scenario("svhn-cifar100").published_recipe, **options)
     network = learner.encoder.config
     assert (network["features"], network["aging_rate"], network["channels"]) == (2800, 10.0, "chunk-sum")
     assert (network["last_residue"], learner.options.residue_weight, len(network["units"])) == (False, 0.5, 6)
@@ -714,13 +714,13 @@ def test_a_task_can_be_given_up(name: str, tmp_path: Path) -> None:
     "shape", [(1, 4, 4), (1, 8, 8), (1, 20, 31), (1, 28, 28), (3, 32, 32), (3, 32, 48), (3, 64, 64)]
 )
 def test_heads_are_as_large_for_every_learner(shape: tuple[int, ...]) -> None:
-    settings = recipe_for("mine", shape)
+    settings = recipe_for(shape)
     assert create_learner("vc", shape, settings).encoder(torch.zeros(1, *shape)).shape[1] == settings.features
 
 
 def test_images_that_are_too_small_are_named() -> None:
     with pytest.raises(ValueError, match="images are of 3 x 9 pixels: expected at least 4 x 4"):
-        recipe_for("mine", (1, 3, 9))
+        recipe_for((1, 3, 9))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -788,9 +788,9 @@ def test_a_saved_learner_goes_on_as_if_it_had_never_been_saved(name: str, tmp_pa
     assert all(torch.equal(kept, others[1].memory[key]) for key, kept in others[0].memory.items())
 
 
-@pytest.mark.parametrize("scenario", PUBLISHED)
+@pytest.mark.parametrize("scenario", ["pairwise-mnist", "fashion-mnist", "svhn-cifar100"])
 def test_settings_come_back_from_json(scenario: str) -> None:
-    settings = PUBLISHED[scenario]
+    settings = find_scenario(scenario).published_recipe
     assert Recipe.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
@@ -799,7 +799,7 @@ def test_settings_come_back_from_json(scenario: str) -> None:
     [("pairwise-mnist", 288), ("fashion-mnist", 288), ("svhn-cifar100", 1584)],
 )
 def test_how_many_features_published_plain_encoders_give(scenario: str, features: int) -> None:
-    settings = PUBLISHED[scenario]
+    settings = find_scenario(scenario).published_recipe
     shape = (3, 32, 32) if scenario == "svhn-cifar100" else (1, 28, 28)
     learner = create_learner("vc", shape, settings)
     assert learner.encoder(torch.zeros(2, *shape)).shape == (2, features)

@@ -26,8 +26,8 @@ from hashroute.learners import LEARNERS
 from hashroute.reporting import figures
 from hashroute.reporting.gather import Group, gather
 from hashroute.reporting.page import ReportSettings, run_report
+from hashroute.scenarios import scenario_recipe
 from hashroute.storage import insert_seed
-from hashroute.training.run import scenario_recipe
 
 FRACTION = 0.3
 RUNS = (("hrn", 0), ("hrn-paper", 0), ("vc", 0), ("vc", 1), ("separate", 0), ("joint", 0))

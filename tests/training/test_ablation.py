@@ -30,7 +30,7 @@ def learned(kind: type[HRN], monkeypatch: pytest.MonkeyPatch, tasks: int = 3, **
     """A learner of this kind after some tasks, all forks kept."""
     monkeypatch.setattr(HRN, "_earned", lambda *_: True)
     torch.manual_seed(0)
-    settings = replace(recipe_for("digits", (1, 8, 8), classes=2), epochs=(1,))
+    settings = replace(recipe_for((1, 8, 8), classes=2), epochs=(1,))
     learner = kind((1, 8, 8), settings, options_from_dict(HRNOptions, options))
     for task in load_scenario("digits").tasks[:tasks]:
         learner.learn(task)
@@ -149,8 +149,7 @@ def test_class_means_choose_the_units_that_tell_classes_apart(ablation: Any, mon
 def test_committed_rows_are_of_the_present_variants(ablation: Any) -> None:
     found = json.loads(ablation.OUTPUT.read_text())
     for name, part in found["scenarios"].items():
-        scenario = name.removesuffix("-begin")
-        settings = replace(recipe_for(scenario, (3, 32, 32)), epochs=(ablation.EPOCHS,))
+        settings = replace(recipe_for((3, 32, 32)), epochs=(ablation.EPOCHS,))
         assert part["recipe"] == settings.to_dict(), name
         assert (part["version"], part["fraction"]) == (HRN.version, 1)
         assert list(part["rows"]) == list(ablation.ROWS[name])

@@ -769,7 +769,7 @@ def test_options_of_learners_can_be_given(bench: Bench, tmp_path: Path) -> None:
         (["digits", "--fraction", "1.5"], "fraction is 1.5"),
         (["digits", "--plugins", "no_such_plugin"], "--plugins has 'no_such_plugin', which cannot be imported"),
         (["digits", "--device", "toaster"], "--device is 'toaster'"),
-        (["digits", "--recipe", "paper"], "no published settings for 'digits'"),
+        (["digits", "--recipe", "paper"], "scenario 'digits' has no published recipe"),
         (
             ["digits", "--options", "rank=4"],
             "--options has 'rank=4': expected LEARNER.OPTION=VALUE, such as gpm.threshold=0.9",

@@ -19,11 +19,10 @@ from hashroute.cli.search import _try as search_trial
 from hashroute.data import dataset_status
 from hashroute.learners import LEARNERS, find_learner
 from hashroute.learners.base import options_from_dict, options_to_dict
-from hashroute.recipe import PUBLISHED, Profile, recipe_for, result_name, tuned_options
+from hashroute.recipe import Profile, result_name, tuned_options
 from hashroute.reporting.figures import STYLES, accuracy_figure
-from hashroute.reporting.paper import PAPER
 from hashroute.reporting.tables import lead_rows, markdown, spread, summary, task_rows
-from hashroute.scenarios import SCENARIOS, load_scenario
+from hashroute.scenarios import find_scenario, load_scenario, published_results, registry, scenario_names
 from hashroute.tasks import Scenario, Split
 from hashroute.training import metrics
 from hashroute.training.run import learner_options
@@ -96,7 +95,7 @@ def test_the_help_names_every_scenario_and_learner(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["bench", "--help"])
     said = capsys.readouterr().out
-    assert [name for name in (*SCENARIOS, *LEARNERS) if name not in said] == []
+    assert [name for name in (*scenario_names(), *LEARNERS) if name not in said] == []
 
 
 def test_a_spread_needs_several_values() -> None:
@@ -124,9 +123,12 @@ def test_a_search_never_looks_at_test_images(monkeypatch: pytest.MonkeyPatch) ->
     scenario = load_scenario("digits")
     noise = torch.randint(256, (50, 1, 8, 8), dtype=torch.uint8)
     blind = Split(noise, torch.zeros(50, dtype=torch.int64))
-    monkeypatch.setitem(
-        SCENARIOS, "blind", lambda: Scenario("digits", tuple(replace(task, test=blind) for task in scenario.tasks))
-    )
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+
+    @registry.register_scenario("blind")
+    def blind_scenario() -> Scenario:
+        return Scenario("digits", tuple(replace(task, test=blind) for task in scenario.tasks))
+
     found = []
     for name in ("digits", "blind"):
         settings = SearchSettings(scenario=name, fraction=0.3, tasks=2)
@@ -202,6 +204,7 @@ def test_a_search_tries_the_values_that_are_given(tmp_path: Path, capsys: pytest
         assert capsys.readouterr().err == f"hashroute: {said}\n"
 
 
+PUBLISHED = ("pairwise-mnist", "fashion-mnist", "svhn-cifar100")
 SHAPES = {"pairwise-mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
 
 
@@ -211,7 +214,7 @@ SHAPES = {"pairwise-mnist": (1, 28, 28), "fashion-mnist": (1, 28, 28)}
 )
 def test_what_was_searched_for_is_what_comparisons_use(scenario: str, profile: Profile) -> None:
     name, shape = result_name(scenario, profile), SHAPES.get(scenario, (3, 32, 32))
-    settings = recipe_for(scenario, shape, profile, 2 if scenario == "pairwise-mnist" else 10)
+    settings = find_scenario(scenario).recipe(shape, 2 if scenario == "pairwise-mnist" else 10, profile)
     files = [json.loads(file.read_text()) for file in sorted(TUNED.glob(f"{name}.*"))]
     assert files
     for found in files:
@@ -290,7 +293,7 @@ def test_committed_results_are_whole(path: Path) -> None:
         assert not missing_runs(scenario, found["learners"])
     shape = (1, 28, 28) if "mnist" in scenario else (3, 32, 32)
     kept = {name: value for name, value in found["recipe"].items() if name not in ("profile", "fraction")}
-    assert kept == recipe_for(scenario, shape, profile, 2 if scenario == "pairwise-mnist" else 10).to_dict()
+    assert kept == find_scenario(scenario).recipe(shape, 2 if scenario == "pairwise-mnist" else 10, profile).to_dict()
     assert found["recipe"]["fraction"] == 1
     for name, entry in found["learners"].items():
         count = len(entry["seeds"])
@@ -302,8 +305,7 @@ def test_committed_results_are_whole(path: Path) -> None:
         for matrix in entry["accuracy"]:
             assert [len(row) for row in matrix] == [len(tasks)] * len(tasks)
             assert None not in matrix[-1]
-    if scenario in PAPER:
-        assert all(len(cells) == len(tasks) for cells in PAPER[scenario].values())
+    assert all(len(cells) == len(tasks) for cells in published_results(scenario).values())
 
 
 @pytest.mark.parametrize("scenario", PUBLISHED)

@@ -24,7 +24,7 @@ def three_tasks() -> Scenario:
 
 
 def short(scenario: Scenario, epochs: int = 2) -> Recipe:
-    return replace(recipe_for("digits", scenario.image_shape, classes=2), epochs=(epochs,))
+    return replace(recipe_for(scenario.image_shape, classes=2), epochs=(epochs,))
 
 
 def numbers(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

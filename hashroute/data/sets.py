@@ -1,0 +1,170 @@
+"""The data sets: what belongs to each of them, and loading them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from hashroute.data.files import Source, data_folder, download
+from hashroute.data.readers import Dataset, read_cifar_names, read_cifar_split, read_idx_split, read_svhn_split
+from hashroute.tasks import Augmentation
+
+DIGITS = tuple(str(digit) for digit in range(10))
+GARMENTS = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """Everything that belongs to a data set."""
+
+    folder: str
+    sources: tuple[Source, ...]
+    read: Callable[[Path], Dataset]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    """Of the training pixels, from 0 to 1, per channel, as published."""
+    augmentations: tuple[Augmentation, ...]
+    """Changes of an image that keep its label."""
+
+    def missing(self, folder: Path) -> tuple[str, ...]:
+        """The files of all sources that are not in this folder."""
+        return tuple(file for source in self.sources for file in source.missing(folder))
+
+
+def _idx_sources(base: str, sums: tuple[str, str, str, str]) -> tuple[Source, ...]:
+    names = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    return tuple(Source(base + name, md5, (name,)) for name, md5 in zip(names, sums, strict=True))
+
+
+def _read_idx(names: tuple[str, ...]) -> Callable[[Path], Dataset]:
+    def read(folder: Path) -> Dataset:
+        train, test = (
+            read_idx_split(folder / f"{part}-images-idx3-ubyte.gz", folder / f"{part}-labels-idx1-ubyte.gz", count)
+            for part, count in (("train", 60_000), ("t10k", 10_000))
+        )
+        return Dataset(train, test, names)
+
+    return read
+
+
+def _read_cifar(folder: Path) -> Dataset:
+    train, test = read_cifar_split(folder / "train", 50_000), read_cifar_split(folder / "test", 10_000)
+    return Dataset(train, test, read_cifar_names(folder / "meta"))
+
+
+def _read_svhn(folder: Path) -> Dataset:
+    return Dataset(read_svhn_split(folder / "train_32x32.mat"), read_svhn_split(folder / "test_32x32.mat"), DIGITS)
+
+
+_SVHN_URL = "http://ufldl.stanford.edu/housenumbers/"
+DATASETS = {
+    "mnist": DatasetSpec(
+        "mnist",
+        _idx_sources(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            (
+                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                "d53e105ee54ea40749a09fcbcd1e9432",
+                "9fb629c4189551a2d022fa330f9573f3",
+                "ec29112dd5afa0611ce80d1b7f02629c",
+            ),
+        ),
+        _read_idx(DIGITS),
+        mean=(0.1307,),
+        std=(0.3081,),
+        augmentations=("shift",),
+    ),
+    "fashion-mnist": DatasetSpec(
+        "fashion-mnist",
+        _idx_sources(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            (
+                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "25c81989df183df01b3e8a0aad5dffbe",
+                "bef4ecab320f06d8554ea6380940ec79",
+                "bb300cfdad3c16e7a12a480ee83cd310",
+            ),
+        ),
+        _read_idx(GARMENTS),
+        mean=(0.2860,),
+        std=(0.3530,),
+        augmentations=("flip", "shift"),
+    ),
+    "cifar-100": DatasetSpec(
+        "cifar-100-python",
+        (
+            Source(
+                "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+                "eb9058c3a382ffc7106e4002c42a8d85",
+                ("train", "test", "meta"),
+            ),
+        ),
+        _read_cifar,
+        mean=(0.5071, 0.4865, 0.4409),
+        std=(0.2673, 0.2564, 0.2762),
+        augmentations=("flip", "shift"),
+    ),
+    "svhn": DatasetSpec(
+        "svhn",
+        (
+            Source(_SVHN_URL + "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", ("train_32x32.mat",)),
+            Source(_SVHN_URL + "test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", ("test_32x32.mat",)),
+        ),
+        _read_svhn,
+        mean=(0.4377, 0.4438, 0.4728),
+        std=(0.1980, 0.2010, 0.1970),
+        augmentations=("shift",),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a data set's files."""
+
+    name: str
+    folder: Path
+    missing: tuple[str, ...]
+    problem: str | None
+    """Why the files cannot be used; None if they can, or if some are missing."""
+    sizes: tuple[int, int] | None
+    """Numbers of training and test images, if the files can be used."""
+
+
+def dataset_status(name: str) -> Status:
+    """Check the files of a data set without downloading any."""
+    spec = DATASETS[name]
+    folder = data_folder() / spec.folder
+    missing = spec.missing(folder)
+    if missing:
+        return Status(name, folder, missing, None, None)
+    try:
+        dataset = load_dataset(name)
+    except (ValueError, OSError) as error:
+        return Status(name, folder, (), str(error), None)
+    return Status(name, folder, (), None, (len(dataset.train), len(dataset.test)))
+
+
+def load_dataset(name: str) -> Dataset:
+    """Read a data set; missing files are downloaded first. Callers share the result and must not change it."""
+    check_name(name)
+    spec = DATASETS[name]
+    folder = data_folder() / spec.folder
+    for source in spec.sources:
+        if missing := source.missing(folder):
+            others = tuple(file for file in spec.missing(folder) if file not in missing)
+            download(source, missing, folder, others)
+    return _read(name, folder, tuple((folder / file).stat().st_mtime_ns for s in spec.sources for file in s.files))
+
+
+def check_name(name: str) -> None:
+    """Raise an error if there is no data set with this name."""
+    if name not in DATASETS:
+        raise ValueError(f"there is no data set {name!r}: expected one of {', '.join(DATASETS)}")
+
+
+@lru_cache(maxsize=2)
+def _read(name: str, folder: Path, _changed: tuple[int, ...]) -> Dataset:
+    return DATASETS[name].read(folder)
