@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hashroute import load_scenario, run
-from hashroute.learners import LEARNERS
+from hashroute.learners import learner_names
 
 CASES: dict[str, dict[str, Any]] = {
     "digits": {"scenario": "digits", "fraction": 1.0, "recipe": "default"},
@@ -50,7 +50,7 @@ def fingerprint(case: str, learner: str) -> dict[str, Any]:
         "task_free": outcome.task_free,
         "answers": checksum([torch.cat([*answers, *given])]),
         "weights": checksum(model.parameters()),
-        "state": checksum(model.memory.values()),
+        "state": checksum(model.kept.values()),
     }
 
 
@@ -60,7 +60,7 @@ def main() -> int:
     kept = json.loads(Path(path).read_text()) if Path(path).exists() else {}
     different = []
     for case in wanted or CASES:
-        for learner in LEARNERS:
+        for learner in learner_names():
             found = fingerprint(case, learner)
             known = kept.get(case, {}).get(learner)
             same = known == json.loads(json.dumps(found))

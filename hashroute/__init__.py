@@ -1,6 +1,7 @@
 """Continual learning with hash-routed networks."""
 
-from hashroute.learners import Learner, create_learner, load_learner, register_learner
+from hashroute.learners import create_learner, load_learner, register_learner
+from hashroute.learners.learner import Learner
 from hashroute.nn.network import HashRoutedNetwork, Routing
 from hashroute.nn.units import UnitSpec
 from hashroute.scenarios import load_scenario, register_scenario

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
+from hashroute.nn.backbones import feature_count, small_units
 from hashroute.nn.units import UnitSpec
 
 Profile = Literal["paper", "default"]
@@ -88,11 +87,6 @@ def with_defaults(kept: Any) -> Any:
     return {each.name: each.default for each in fields(Recipe) if each.default is not MISSING} | kept
 
 
-def _blocks(*widths: int) -> tuple[UnitSpec, ...]:
-    """3 x 3 blocks with group norm, each followed by 2 x 2 max-pooling."""
-    return tuple(UnitSpec(width, 3, 1, 1, norm_groups=8, max_pool=2) for width in widths)
-
-
 SMALL_HEAD = HeadSpec((60, 10), (0.2, 0.0))
 LARGE_HEAD = HeadSpec((200, 100), (0.4, 0.4), "relu")
 
@@ -111,14 +105,13 @@ def recipe_for(
     if side < 4:
         raise ValueError(f"images are of {height} x {width} pixels: expected at least 4 x 4")
     if backbone is None:
-        backbone = _blocks(32, 64, 128) if side >= 32 else _blocks(16, 32, 64) if side >= 16 else _blocks(16, 32)
+        backbone = small_units(image_shape)
     pool = 4 if max(height, width) > 32 else 0
-    channels, rows, columns = last_map(backbone, image_shape)
     return Recipe(
         epochs=(10,),
         batch_size=32,
         backbone=backbone,
-        features=channels * (pool**2 or rows * columns),
+        features=feature_count(backbone, image_shape, pool),
         pool=pool,
         head=HeadSpec() if classes <= 2 else LARGE_HEAD,
         feature_scale=0.25,
@@ -130,44 +123,6 @@ def recipe_for(
     )
 
 
-def last_map(backbone: tuple[UnitSpec, ...] | str, image_shape: Sequence[int]) -> tuple[int, int, int]:
-    """Channels, height and width of the map that a backbone computes from an image of this shape."""
-    if isinstance(backbone, str):
-        raise ValueError(f"the backbone {backbone!r} is unknown: expected a tuple of UnitSpec")
-    channels, height, width = image_shape
-    for unit in backbone:
-        for block in unit.blocks():
-            channels = block.out_channels
-            height, width = (
-                ((side + 2 * block.padding - block.kernel_size) // block.stride + 1) // block.max_pool
-                for side in (height, width)
-            )
-    return channels, height, width
-
-
 def result_name(scenario: str, profile: Profile) -> str:
     """The name of result files of a scenario with this profile."""
     return f"{scenario}-paper" if profile == "paper" else scenario
-
-
-def tuned_options(name: str, path: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Options that `hashroute search` chose, by learner: from its file, or those that come with hashroute.
-
-    The latter are in learners/tuned: NAME.json, and NAME.LEARNER.json for a learner that was searched for separately.
-    """
-    if path is not None:
-        return _chosen(path.read_text(), path)
-    files = sorted(resources.files("hashroute").joinpath("learners", "tuned").iterdir(), key=lambda file: file.name)
-    found: dict[str, dict[str, Any]] = {}
-    for file in files:
-        if file.name.startswith(f"{name}."):
-            found |= _chosen(file.read_text(), file)
-    return found
-
-
-def _chosen(text: str, file: object) -> dict[str, dict[str, Any]]:
-    try:
-        chosen: dict[str, dict[str, Any]] = json.loads(text)["chosen"]
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{file} is not what hashroute search writes: give the file that it named") from None
-    return chosen

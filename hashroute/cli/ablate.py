@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hashroute.learners import find_learner
-from hashroute.learners.base import options_from_dict, options_to_dict
 from hashroute.learners.hrn_paper import PUBLISHED
+from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.recipe import with_defaults
 from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.storage import insert_seed, write_json

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from hashroute.devices import find_device
-from hashroute.learners.base import options_to_dict
+from hashroute.learners.options import options_to_dict
 from hashroute.reporting.page import ReportSettings, run_report
 from hashroute.reporting.tables import summary_table
 from hashroute.scenarios import load_scenario, scenario_recipe

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hashroute.learners import import_plugins, load_learner
+from hashroute.learners import load_learner
+from hashroute.learners.registry import import_plugins
 from hashroute.reporting.page import ReportSettings, run_report
 from hashroute.training import metrics
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hashroute.learners.base import LearnedTask, Learner, register_learner
+from hashroute.learners.entries import TaskEntry
+from hashroute.learners.learner import Learner, Style
 from hashroute.learners.plain import Vanilla
+from hashroute.learners.registry import register_learner
 from hashroute.nn.hashing import FeatureHash
 
 
@@ -26,9 +28,11 @@ class HashEncoder(nn.Module):
 
 @register_learner("hash-only")
 class HashOnly(Learner):
-    """Heads on the hash of the image: nothing is learned but the heads, so nothing is forgotten."""
+    """Heads on the hash of the image. Only heads are learned, so nothing is forgotten."""
 
-    norm_features = True  # unit-norm features of many numbers are learned slowly without it
+    title = "heads on the hash of the image"
+    style = Style("#56B4E9", ":", "X")
+    scale_features = True  # heads learn slowly from unit vectors of many small numbers
 
     def new_encoder(self) -> HashEncoder:
         return HashEncoder(self.recipe.features, self.seed)
@@ -36,27 +40,30 @@ class HashOnly(Learner):
 
 @register_learner("separate")
 class Separate(Vanilla):
-    """A fresh plain network for each task: nothing is forgotten, and nothing learned helps what comes next."""
+    """A fresh plain network for each task. Nothing is forgotten, and nothing helps later tasks."""
+
+    title = "separate networks"
+    style = Style("#A6761D", ":", "*")
 
     def new_encoder(self) -> nn.ModuleList:  # type: ignore[override]
         return nn.ModuleList()
 
-    def add_task(self, task: LearnedTask) -> None:
+    def add_task(self, task: TaskEntry) -> None:
         self.encoder.append(super().new_encoder().to(self._place))  # type: ignore[operator]
         super().add_task(task)
 
-    def take_back(self, first: int) -> None:
-        super().take_back(first)
+    def rollback(self, first: int) -> None:
+        super().rollback(first)
         self.encoder = self.encoder[:first]  # type: ignore[index]
 
-    def trainable(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
+    def trainable(self, tasks: Sequence[TaskEntry]) -> Iterator[nn.Parameter]:
         for task in tasks:
-            yield from self.encoder[task].parameters()  # type: ignore[index]
-            yield from self.heads[task].parameters()
+            yield from self.encoder[task.index].parameters()  # type: ignore[index]
+            yield from self.heads[task.index].parameters()
 
-    def features(self, images: Tensor, task: int) -> Tensor:
-        features: Tensor = self.encoder[task](images)  # type: ignore[index]
+    def features(self, images: Tensor, task: TaskEntry) -> Tensor:
+        features: Tensor = self.encoder[task.index](images)  # type: ignore[index]
         return features
 
-    def encoding(self, task: int) -> Any:
-        return task
+    def feature_key(self, task: TaskEntry) -> Any:
+        return task.index

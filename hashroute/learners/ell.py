@@ -1,4 +1,4 @@
-"""ell: encoder based lifelong learning (Rannen et al., 2017) on the plain network."""
+"""ell: encoder-based lifelong learning (Rannen et al., 2017) on the plain network."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from hashroute.learners.base import Batch, drawn_apart, register_learner
+from hashroute.learners.entries import Batch, TaskEntry
+from hashroute.learners.learner import Style
 from hashroute.learners.plain import Vanilla
-from hashroute.tasks import Task
+from hashroute.learners.randomness import isolated_rng
+from hashroute.learners.registry import register_learner
 
 
 @dataclass(frozen=True)
@@ -22,27 +24,29 @@ class ELLOptions:
     """Options of ell."""
 
     code_weight: float = 0.1
-    """alpha: half of this times the squared change of each old task's code is added to the loss."""
+    """alpha: half of this times the squared change of the code of each old task is added to the loss."""
     distillation: float = 1.0
     """Weight of the distillation of every old head."""
     temperature: float = 2.0
-    """Of the distillation."""
+    """Temperature of the distillation."""
     code_size: int = 100
-    """Of each task's autoencoder: fewer than the features, so that it holds only what matters."""
+    """Size of the code of each task's autoencoder. It is smaller than the features, so it keeps only what matters."""
     reconstruction: float = 1.0
-    """lambda: weight of the autoencoder's squared error beside the loss of the task's head on what it gives back."""
+    """lambda: weight of the squared error of the autoencoder, beside the loss of the head on its reconstruction."""
     code_epochs: int = 5
-    """Passes over the task's features in which its autoencoder is trained."""
+    """Epochs of training of an autoencoder on the features of its task."""
 
 
 @register_learner("ell")
 class ELL(Vanilla):
-    """Codes of old tasks' autoencoders, and answers of old heads, are held to what they were, on the new task's data.
+    """On the data of a new task, the codes of old autoencoders and the answers of old heads are held to what they were.
 
-    Of an autoencoder only the encoder is kept; of old data nothing. What the network gave before the task, for the
-    task's images, is what it is held to; old heads train through distillation only.
+    Only the encoder of each autoencoder is kept, and no data. The targets are the codes and answers that the network
+    gave before the task. Old heads are trained by distillation only.
     """
 
+    title = "encoder-based lifelong learning"
+    style = Style("#009E73", "-", "D")
     version = 2  # weight decay leaves old heads alone
     Options = ELLOptions
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -50,27 +54,28 @@ class ELL(Vanilla):
         "distillation": (0.25, 1.0, 4.0),
     }
     _old = range(0)
-    """Tasks that are to be held while a new one is learned."""
+    """Tasks that are held while a new one is learned."""
     _teacher: dict[str, Any]
 
     @classmethod
     def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:  # noqa: ARG003
         return {"code_size": 300} if min(image_shape[1:]) >= 32 else {}  # as published for SVHN and CIFAR-100
 
-    def undecayed(self, tasks: Sequence[int]) -> Iterator[nn.Parameter]:
+    def undecayed(self, tasks: Sequence[TaskEntry]) -> Iterator[nn.Parameter]:
         if self.options.distillation:
-            for old in range(tasks[0]):
+            for old in range(tasks[0].index):
                 yield from self.heads[old].parameters()
 
     def train(self, mode: bool = True) -> Self:
+        """Old heads stay in eval mode: their answers are compared with answers without dropout."""
         super().train(mode)
-        for old in self._old:  # their answers are compared with answers without dropout
+        for old in self._old:
             self.heads[old].eval()
         return self
 
-    def prepare(self, tasks: Sequence[int]) -> None:
-        """Keep the network as it was before the task, for as long as the task lasts."""
-        first = tasks[0]
+    def on_train_start(self, tasks: Sequence[TaskEntry]) -> None:
+        """Keep a copy of the network from before the task, until the task is learned."""
+        first = tasks[0].index
         self._old = range(first) if self.options.distillation or self.options.code_weight else range(0)
         if not self._old:
             return
@@ -80,18 +85,18 @@ class ELL(Vanilla):
                 self.scratch |= {f"{part}.{name}": value.clone() for name, value in module.state_dict().items()}
         teacher = nn.ModuleDict(deepcopy(before)).eval().requires_grad_(False)
         teacher.load_state_dict(self.scratch)
-        self._teacher = dict(teacher)  # not a module: it is no part of what is learned
+        self._teacher = dict(teacher)  # not a submodule: it is no part of what is learned
         self._codes = (
-            torch.cat([self.memory[f"code.{old}.weight"] for old in self._old]),
-            torch.cat([self.memory[f"code.{old}.bias"] for old in self._old]),
+            torch.cat([self.kept[f"code.{old}.weight"] for old in self._old]),
+            torch.cat([self.kept[f"code.{old}.bias"] for old in self._old]),
         )
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         features = self.features(batch.images, batch.task)
-        logits = self.heads[batch.task](features)
-        loss = self.errors(logits, batch.labels)
+        outputs = self.heads[batch.task.index](features)
+        loss = self.objective.loss(outputs, batch.targets)
         if not self._old:
-            return loss, logits
+            return loss, outputs
         with torch.no_grad():
             before = self._teacher["encoder"](batch.images)
         if self.options.distillation:
@@ -104,41 +109,41 @@ class ELL(Vanilla):
                 target = F.linear(before, *self._codes).sigmoid()
             moved = F.linear(features, *self._codes).sigmoid() - target
             loss = loss + self.options.code_weight / 2 * moved.square().sum(1).mean()
-        return loss, logits
+        return loss, outputs
 
-    def consolidate(self, tasks: Sequence[Task], first: int) -> None:
-        for number, task in enumerate(tasks, first):
-            weight, bias = self._train_autoencoder(task, number)
-            self.memory[f"code.{number}.weight"], self.memory[f"code.{number}.bias"] = weight, bias
+    def after_task(self, task: TaskEntry) -> None:
+        """Train the autoencoder of the task, and keep its encoder."""
+        weight, bias = self._train_autoencoder(task)
+        self.kept[f"code.{task.index}.weight"], self.kept[f"code.{task.index}.bias"] = weight, bias
 
-    def _train_autoencoder(self, task: Task, number: int) -> tuple[Tensor, Tensor]:
-        """Weights (code, features) and bias (code,) of the encoder of an autoencoder that serves the task's head.
+    def _train_autoencoder(self, task: TaskEntry) -> tuple[Tensor, Tensor]:
+        """Weights (code, features) and bias (code,) of the encoder of an autoencoder that serves the head of a task.
 
-        Labels are as they are: nothing is learned here that could become too sure of itself.
+        Labels are not smoothed here.
         """
-        features, head = self.encode(task.train.images, number), self.heads[number]
-        labels, count = task.train.labels.to(self.device), features.shape[1]
+        (features, targets), head = self.record(task.images.train, task), self.heads[task.index]
+        count = features.shape[1]
         if self.options.code_size >= count:
             raise ValueError(f"code_size of ell is {self.options.code_size}: expected fewer than the {count} features")
-        mean, deviation = features.mean(0), features.std(0).clamp_min(1e-6)
-        with drawn_apart(self.seed * 1000 + number, self.device):
+        mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
+        with isolated_rng(self.seed * 1000 + task.index, self.device):
             coder = nn.Linear(count, self.options.code_size).to(self._place)
             decoder = nn.Linear(self.options.code_size, count).to(self._place)
             weights = [*coder.parameters(), *decoder.parameters()]
             optimizer = torch.optim.Adam(weights, 1e-3, fused=True)
             for _ in range(self.options.code_epochs):
                 for rows in torch.randperm(len(features)).to(self.device).split(128):
-                    given = (features[rows] - mean) / deviation
+                    given = (features[rows] - mean) / std
                     back = decoder(coder(given).sigmoid())
                     error = (back - given).square().mean()
-                    answer = F.cross_entropy(head(back * deviation + mean), labels[rows])
+                    answer = F.cross_entropy(head(back * std + mean), targets[rows])
                     loss = self.options.reconstruction * error + answer
-                    gradients = torch.autograd.grad(loss, weights)
+                    gradients = torch.autograd.grad(loss, weights)  # the head gets none
                     for weight, gradient in zip(weights, gradients, strict=True):
                         weight.grad = gradient
                     optimizer.step()
-        # The standardisation goes into the weights: a code is then one matrix product of the features.
-        matrix = (coder.weight / deviation).detach()
+        # The standardisation becomes part of the weights, so that a code is one matrix product of the features.
+        matrix = (coder.weight / std).detach()
         return matrix, (coder.bias - matrix @ mean).detach()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,9 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hashroute.learners.base import evenly, register_learner
+from hashroute.learners.entries import TaskEntry
+from hashroute.learners.learner import Style
 from hashroute.learners.plain import Vanilla
-from hashroute.tasks import Task
+from hashroute.learners.randomness import evenly_spaced_indices
+from hashroute.learners.registry import register_learner
+from hashroute.nn.backbones import layers_of
+
+Layer = nn.Conv2d | nn.Linear
 
 
 @dataclass(frozen=True)
@@ -22,101 +27,115 @@ class GPMOptions:
     threshold: float = 0.97
     """Share of the energy of a layer's inputs that is protected after the first task; 0 protects nothing."""
     increase: float = 0.003
-    """By which the threshold rises with every task, up to 1."""
+    """Increase of the threshold with every task, up to 1."""
     samples: int = 1000
-    """Training images, evenly spread over the task's, whose inputs to each layer are looked at."""
+    """Training images, evenly spaced, whose inputs to each layer are measured."""
 
 
 @register_learner("gpm")
 class GPM(Vanilla):
-    """After each task, an orthonormal basis of every layer's inputs; later updates are orthogonal to all of them.
+    """After each task, every layer gets an orthonormal basis of its inputs; later updates are orthogonal to it.
 
-    A layer's inputs are the patches that its convolution sees, with a 1 for the bias. The projection acts on the
-    update that the optimiser applied, so that it holds for any optimiser. Scales and shifts of norms are frozen after
-    the first task.
+    The inputs of a convolution are the patches that it sees, with a 1 for the bias. The projection acts on the update
+    that the optimiser has applied, so it holds for any optimiser. The weights of norms are frozen after the first task.
     """
 
+    title = "gradient projection memory"
+    style = Style("#CC79A7", "-", "P")
     Options = GPMOptions
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {"threshold": (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.99)}
 
     def before_step(self) -> None:
-        if not self.memory:
+        """Freeze norms, and remember the weights as they are."""
+        if not self.kept:
             return
-        for norm in self._norms():
+        for norm in _norms(self.encoder):
             norm.weight.grad = norm.bias.grad = None
-        self._before = [_matrix(convolution) for convolution, _ in self._layers()]
+        self._before = [_matrix(layer) for layer in layers_of(self.encoder)]
 
     def after_step(self) -> None:
-        if not self.memory:
+        """Take the protected part out of the update."""
+        if not self.kept:
             return
         with torch.no_grad():
-            for number, ((convolution, _), before) in enumerate(zip(self._layers(), self._before, strict=True)):
-                basis = self.memory[f"basis.{number}"]
-                after = _matrix(convolution)
+            for index, (layer, before) in enumerate(zip(layers_of(self.encoder), self._before, strict=True)):
+                basis = self.kept[f"basis.{index}"]
+                after = _matrix(layer)
                 after -= ((after - before) @ basis) @ basis.T
-                convolution.weight.copy_(after[:, :-1].view_as(convolution.weight))
-                _bias(convolution).copy_(after[:, -1])
+                inputs = layer.weight[0].numel()
+                layer.weight.copy_(after[:, :inputs].view_as(layer.weight))
+                if layer.bias is not None:
+                    layer.bias.copy_(after[:, -1])
 
-    def consolidate(self, tasks: Sequence[Task], first: int) -> None:
+    def after_task(self, task: TaskEntry) -> None:
+        """Protect the inputs of the task."""
         if not self.options.threshold:
             return
-        for number, task in enumerate(tasks, first):
-            threshold = min(1.0, self.options.threshold + self.options.increase * number)
-            for layer, energy in enumerate(self._energies(task, number)):
-                old = self.memory.get(f"basis.{layer}", energy.new_zeros(len(energy), 0)).cpu()
-                basis = extend_basis(old, energy, threshold).to(self._place.dtype)  # not every device has float64
-                self.memory[f"basis.{layer}"] = basis.to(self.device)
+        threshold = min(1.0, self.options.threshold + self.options.increase * task.index)
+        for index, energy in enumerate(self._energies(task)):
+            old = self.kept.get(f"basis.{index}", energy.new_zeros(len(energy), 0)).cpu()
+            basis = extend_basis(old, energy, threshold).to(self._place.dtype)  # not every device has float64
+            self.kept[f"basis.{index}"] = basis.to(self.device)
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        super().load_state(state)
-        # Column after column, as a decomposition gives them: products of rows are rounded in another way.
-        self.memory = {name: basis.T.contiguous().T for name, basis in self.memory.items()}
+    def on_state_loaded(self) -> None:
+        # Stored column by column, as a decomposition gives them: products of rows are rounded in another way.
+        self.kept = {name: basis.T.contiguous().T for name, basis in self.kept.items()}
 
     @torch.no_grad()
-    def _energies(self, task: Task, number: int) -> list[Tensor]:
-        """For each convolution the sum of x x' over the patches x that it sees, each with a 1 at its end."""
-        rows = evenly(len(task.train), self.options.samples)
-        energies: list[Tensor] = []
-        layers = list(self._layers())
-        for part in rows.split(100):
-            seen: list[Tensor] = []
+    def _energies(self, task: TaskEntry) -> list[Tensor]:
+        """For each layer, the sum of x x' over its inputs x, each with a 1 at its end if the layer has a bias."""
+        data = task.images.train
+        layers = layers_of(self.encoder)
+        energies: list[Tensor | None] = [None] * len(layers)
+        for part in evenly_spaced_indices(len(data), self.options.samples).split(100):
+            seen: dict[Layer, list[Tensor]] = {layer: [] for layer in layers}
             hooks = [
-                block.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))
-                for _, block in layers
+                layer.register_forward_pre_hook(lambda layer, inputs, seen=seen: seen[layer].append(inputs[0]))
+                for layer in layers
             ]
-            self.encoder(self.scale(task.train.images[part], number))
+            self.encoder(self.normalise(data.images[part], task))
             for hook in hooks:
                 hook.remove()
-            for layer, ((convolution, block), maps) in enumerate(zip(layers, seen, strict=True)):
-                spec = block.spec
-                patches = F.unfold(maps, convolution.kernel_size, padding=spec.padding, stride=spec.stride)
-                patches = F.pad(patches, (0, 0, 0, 1), value=1.0).transpose(0, 1).flatten(1).cpu().double()
-                energy = patches @ patches.T
-                if len(energies) <= layer:
-                    energies.append(energy)
-                else:
-                    energies[layer] += energy
-        return energies
-
-    def _layers(self) -> Iterator[tuple[nn.Conv2d, Any]]:
-        """Every convolution of the encoder, with the block that it is in."""
-        encoder: Any = self.encoder
-        for unit in encoder.units:
-            for block in unit.blocks:
-                yield block.convolution, block
-
-    def _norms(self) -> Iterator[nn.GroupNorm]:
-        return (block.norm for _, block in self._layers() if block.norm is not None)
+            for index, layer in enumerate(layers):
+                for given in seen[layer]:
+                    inputs = _inputs(layer, given).cpu().double()
+                    energy, known = inputs @ inputs.T, energies[index]
+                    energies[index] = energy if known is None else known.add_(energy)
+        return [
+            torch.zeros(width, width, dtype=torch.float64) if energy is None else energy
+            for energy, width in zip(energies, map(_width, layers), strict=True)
+        ]
 
 
-def _bias(convolution: nn.Conv2d) -> Tensor:
-    assert convolution.bias is not None  # a unit's convolutions all have one
-    return convolution.bias
+def _norms(encoder: nn.Module) -> Sequence[Any]:
+    """All norms with weights of their own."""
+    kinds = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._BatchNorm)
+    return [module for module in encoder.modules() if isinstance(module, kinds) and module.weight is not None]
 
 
-def _matrix(convolution: nn.Conv2d) -> Tensor:
-    """A copy of the weights, a row for each output, the bias at its end."""
-    return torch.cat([convolution.weight.flatten(1), _bias(convolution)[:, None]], 1).detach()
+def _width(layer: Layer) -> int:
+    """The numbers of one input of a layer."""
+    return layer.weight[0].numel() + (layer.bias is not None)
+
+
+def _inputs(layer: Layer, given: Tensor) -> Tensor:
+    """(width, count) what a layer multiplies with its weights: patches, or rows; with a 1 at the end for the bias."""
+    if isinstance(layer, nn.Linear):
+        inputs = given.reshape(1, -1, given.shape[-1]).transpose(1, 2)
+    else:
+        padding: Any = layer.padding
+        inputs = F.unfold(given, layer.kernel_size, layer.dilation, padding, layer.stride)
+        if layer.groups > 1:  # every group multiplies its own channels
+            inputs = inputs.unflatten(1, (layer.groups, -1)).flatten(0, 1)
+    if layer.bias is not None:
+        inputs = F.pad(inputs, (0, 0, 0, 1), value=1.0)
+    return inputs.transpose(0, 1).flatten(1)
+
+
+def _matrix(layer: Layer) -> Tensor:
+    """A copy of the weights, a row for each output, with the bias at its end if there is one."""
+    weight = layer.weight.flatten(1)
+    return weight.detach().clone() if layer.bias is None else torch.cat([weight, layer.bias[:, None]], 1).detach()
 
 
 def extend_basis(basis: Tensor, energy: Tensor, threshold: float) -> Tensor:

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hashroute.learners.base import Batch, Familiar, LearnedTask, Learner, count_weights, register_learner
+from hashroute.images import Images
+from hashroute.learners.entries import Batch, Familiarity, TaskEntry
+from hashroute.learners.learner import Learner, Style, count_weights
+from hashroute.learners.registry import register_learner
 from hashroute.nn.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
 from hashroute.nn.units import ChannelRule, UnitSpec
 
@@ -51,6 +54,8 @@ class HRNPaperOptions:
 class HRNPaper(Learner):
     """The hash-routed network as published: Algorithm 1, chunk-sum channels, the residue penalty."""
 
+    title = "hash-routed network as published"
+    style = Style("#E69F00", "-", "s")
     Options = HRNPaperOptions
     encoder: HashRoutedNetwork
 
@@ -81,33 +86,32 @@ class HRNPaper(Learner):
     def feature_count(self) -> int:
         return self.encoder.features
 
-    def add_task(self, task: LearnedTask) -> None:
-        number = len(self.tasks)
-        added = self.options.units_added[number] if number < len(self.options.units_added) else 0
+    def add_task(self, task: TaskEntry) -> None:
+        added = self.options.units_added[task.index] if task.index < len(self.options.units_added) else 0
         if added:
             chosen = torch.randint(len(self.encoder.units), (added,)).tolist()
             self.encoder.add_units([self.encoder.units[place].spec for place in chosen])
         super().add_task(task)
 
-    def features(self, images: Tensor, task: int) -> Tensor:  # noqa: ARG002
+    def features(self, images: Tensor, task: TaskEntry) -> Tensor:  # noqa: ARG002
         routing: Routing = self.encoder(images)
         return routing.features
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         routing = self.encoder(batch.images)
-        logits = self.heads[batch.task](routing.features)
-        loss = self.errors(logits, batch.labels)
+        outputs = self.heads[batch.task.index](routing.features)
+        loss = self.objective.loss(outputs, batch.targets)
         if self.options.residue_weight:
             loss = loss + self.options.residue_weight * routing.residue_penalty()
-        return loss, logits
+        return loss, outputs
 
     @torch.no_grad()
-    def paths(self, images: Tensor, task: int) -> Tensor:
-        """(n, levels) the unit that images go through at each level, -1 after a stop."""
+    def paths(self, images: Tensor | Images, task: TaskEntry) -> Tensor:
+        """(n, levels) the unit that each image goes through at each level, -1 after it stops."""
         self.eval()
-        return torch.cat([self.encoder(self.scale(part, task)).paths for part in self._parts(images)])
+        return torch.cat([self.encoder(self.normalise(part, task)).paths for part in self._parts(images)])
 
-    def analyse(self, images: Tensor, task: int) -> dict[str, Any]:
+    def analyse(self, images: Tensor | Images, task: TaskEntry) -> dict[str, Any]:
         """Share of selections of each unit, fill and age of its basis, and how many paths the images spread over."""
         paths = self.paths(images, task).cpu()
         visits = torch.bincount(paths[paths >= 0], minlength=len(self.encoder.units)).double()
@@ -135,20 +139,18 @@ class HRNPaper(Learner):
         ]
 
     @torch.no_grad()
-    def known_by(self, images: Tensor, task: int) -> Familiar:
+    def known_by(self, images: Tensor, task: TaskEntry) -> Familiarity:
         """Lengths of the projections of images' hash vectors h_0 on the bases of all units."""
-        hashed = self.encoder.image_hash.normalised(self.scale(images, task))
-        return Familiar("units", torch.linalg.vector_norm(self.encoder.bases.vectors @ hashed.T, dim=1).T)
+        hashed = self.encoder.image_hash.normalised(self.normalise(images, task))
+        return Familiarity("units", torch.linalg.vector_norm(self.encoder.bases.vectors @ hashed.T, dim=1).T)
 
-    def description(self) -> dict[str, Any]:
-        return {**super().description(), "network": self.encoder.config}
+    def extra_description(self) -> dict[str, Any]:
+        return {"network": self.encoder.config}
 
-    @classmethod
-    def from_description(cls, description: dict[str, Any]) -> Learner:
-        learner = super().from_description(description)
-        # Which units were copied was drawn at random: the network itself says what became of it.
-        learner.encoder = HashRoutedNetwork.from_config(description["network"])
-        return learner
+    def make_room(self, description: dict[str, Any]) -> None:
+        super().make_room(description)
+        # Which units were copied was drawn at random: the description says what the network became.
+        self.encoder = HashRoutedNetwork.from_config(description["network"])
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {

@@ -53,7 +53,7 @@ def _cosines(count: int) -> Tensor:
     return waves
 
 
-class Memories(nn.Module):
+class GaussianMemories(nn.Module):
     """The Gaussians of several tasks, over hash vectors of length s.
 
     Args:
@@ -105,7 +105,7 @@ class Memories(nn.Module):
         rest = torch.tensor(1 / features, dtype=data.dtype)  # one sample does not show how they vary: as if at random
         if len(data) > 1:
             rest = ((data.var(0).sum() - values.sum()) / (features - count)).clamp_min(LEAST_VARIANCE)
-        new = Memories(features, room)
+        new = GaussianMemories(features, room)
         gaussian = {
             "means": mean,
             "directions": pad(vectors, (0, 0, 0, room - count)),

@@ -119,28 +119,43 @@ class ConvUnit(nn.Module):
         return f"channels={self.channels!r}"
 
 
-class ConvBlock(nn.Module):
-    """One block of a unit."""
+class Convolution(nn.Conv2d):
+    """A convolution that also takes maps of fewer channels than it has weights for: absent channels count as zero.
 
-    convolution: Any
-    """An `nn.Conv2d`, or what has the weights of one."""
+    pooled: the result is max-pooled next, without a norm in between.
+    """
+
+    def __init__(self, spec: UnitSpec, in_channels: int, pooled: bool) -> None:
+        super().__init__(in_channels, spec.out_channels, spec.kernel_size, spec.stride, spec.padding)
+        self.spec = spec
+        self.pooled = pooled
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """maps: (batch, channels, height, width)."""
+        weight = self.weight
+        if maps.shape[1] != self.in_channels:
+            weight = weight[:, : maps.shape[1]]
+        return _convolve(maps, weight, self.bias, self.spec.stride, self.spec.padding, self.pooled)
+
+
+class ConvBlock(nn.Module):
+    """One block of a unit: convolution, group norm, max-pooling, activation, dropout."""
 
     def __init__(self, spec: UnitSpec, in_channels: int, name: str) -> None:
         super().__init__()
         self.spec = spec
         self.name = name
-        self.convolution = nn.Conv2d(in_channels, spec.out_channels, spec.kernel_size, spec.stride, spec.padding)
+        self.convolution = Convolution(spec, in_channels, pooled=spec.max_pool > 1 and not spec.norm_groups)
         self.norm = nn.GroupNorm(spec.norm_groups, spec.out_channels) if spec.norm_groups else None
 
     def forward(self, maps: Tensor) -> Tensor:
-        spec, layer = self.spec, self.convolution
+        """maps: (batch, channels, height, width)."""
+        spec = self.spec
         self._check_fits(maps, spec.kernel_size, spec.padding, "kernel")
-        weight = layer.weight if maps.shape[1] == layer.in_channels else layer.weight[:, : maps.shape[1]]
-        pooled = spec.max_pool > 1 and self.norm is None
-        maps = _convolve(maps, weight, layer.bias, spec.stride, spec.padding, pooled)
+        maps = self.convolution(maps)
         if self.norm is not None:
             maps = self.norm(maps)
-        if spec.max_pool > 1:  # before the activation, which never turns an order around: fewer numbers to act on
+        if spec.max_pool > 1:  # before the activation: it is monotonic, and there are fewer numbers left to act on
             self._check_fits(maps, spec.max_pool, 0, "pooling window")
             maps = _max_pool(maps, spec.max_pool)
         maps = _ACTIVATIONS[spec.activation](maps, inplace=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hashroute.learners import LEARNERS
+from hashroute.learners import learner_names
 from hashroute.recipe import with_defaults
 
 Rows = list[list[float | None]]
@@ -284,7 +284,7 @@ def _put_in_order(group: Group) -> None:
     """Learners as they are registered, seeds in order, each run once; other options make another learner."""
     runs = group.runs
     group.learners = {}
-    order = {name: place for place, name in enumerate(LEARNERS)}
+    order = {name: place for place, name in enumerate(learner_names())}
     for run in sorted(runs, key=lambda run: (order.get(run.learner, len(order)), run.learner, run.seed)):
         name = run.learner
         others = [other.options for other in runs if other.learner == name and other.options != run.options]

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hashroute.learners import Learner, TaskFree
+from hashroute.learners.entries import TaskEntry, TaskFree
+from hashroute.learners.learner import Learner
 from hashroute.tasks import Scenario, Split, Task
 from hashroute.training import metrics
 from hashroute.training.result import RunResult
@@ -37,7 +38,7 @@ class Evaluation:
         Returns what the log of the epoch gets.
         """
         known = self.data[: len(learner.tasks)]
-        right = [correct(learner, split, index) for index, (_, split) in enumerate(known)]
+        right = [correct(learner, split, entry) for entry, (_, split) in zip(learner.tasks, known, strict=True)]
         row: list[float | None] = [percent(each) for each in right]
         result = self.result
         while len(result.accuracy) < len(known) - 1:  # tasks learned together have no rows of their own
@@ -47,8 +48,8 @@ class Evaluation:
         result.right_after += packed[len(result.right_after) :]
         record = {"accuracy": result.accuracy[-1], **self._routing(learner, known)}
         if len(learner.decisions) > len(result.decisions):
-            result.decisions = list(learner.decisions)
-            record["decision"] = learner.decisions[-1]
+            result.decisions = [decision.to_dict() for decision in learner.decisions]
+            record["decision"] = result.decisions[-1]
         if len(known) == len(self.data):
             result.right = packed
             result.parameters = learner.parameter_counts()
@@ -58,14 +59,14 @@ class Evaluation:
 
     def _routing(self, learner: Learner, known: Sequence[tuple[Task, Split]]) -> dict[str, Any]:
         """The paths of all known tasks' images, and the share of each older task's that is unchanged."""
-        found = [learner.paths(split.images, index) for index, (_, split) in enumerate(known)]
+        found = [learner.paths(split.images, entry) for entry, (_, split) in zip(learner.tasks, known, strict=True)]
         paths = [each.cpu() for each in found if each is not None]
         if not paths:
             return {}
         old, last = len(self.first_paths), len(known) - 1
         unchanged = [percent((now == before).all(1)) for now, before in zip(paths[:old], self.first_paths, strict=True)]
         self.first_paths += paths[old:]
-        facts = learner.analyse(known[last][1].images, last)
+        facts = learner.analyse(known[last][1].images, learner.tasks[last])
         self.result.routing.append({**facts, "unchanged_paths": unchanged})
         return {
             "unchanged_paths": unchanged,
@@ -73,7 +74,7 @@ class Evaluation:
         }
 
 
-def correct(learner: Learner, split: Split, task: int) -> Tensor:
+def correct(learner: Learner, split: Split, task: TaskEntry) -> Tensor:
     """(n,) which images have a correct task-aware answer."""
     return learner.predict(split.images, task).cpu() == split.labels
 

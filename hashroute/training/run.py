@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
-from hashroute.learners import Learner, find_learner, load_learner
-from hashroute.learners.base import clock, options_from_dict, options_to_dict
-from hashroute.recipe import Profile, Recipe, recipe_for, result_name, tuned_options
-from hashroute.scenarios import load_scenario
+from hashroute.learners import files, find_learner, load_learner
+from hashroute.learners.learner import Learner
+from hashroute.learners.options import options_from_dict, options_to_dict, tuned_options
+from hashroute.learners.trainer import Trainer, clock
+from hashroute.recipe import Profile, Recipe, result_name
+from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.tasks import Scenario
 from hashroute.training.evaluate import EvaluateOn, Evaluation, correct, percent
 from hashroute.training.result import RunResult
@@ -20,13 +22,6 @@ from hashroute.training.samples import samples
 
 AnyLearner = str | type[Learner] | Learner
 """A learner's name, its class, or an untrained instance."""
-
-
-def scenario_recipe(scenario: Scenario, profile: Profile) -> Recipe:
-    """The recipe of a scenario."""
-    if profile not in get_args(Profile):
-        raise ValueError(f"recipe is {profile!r}: expected a Recipe, or one of {', '.join(get_args(Profile))}")
-    return recipe_for(scenario.name, scenario.image_shape, profile, max(task.classes for task in scenario.tasks))
 
 
 def learner_options(
@@ -130,9 +125,8 @@ def run(
         return kept.read_result(settings), load_learner(kept.path)
     checkpoint = None if kept is None else kept.begin(settings, resume, command)
     if checkpoint is not None:
-        model = kind.from_description(checkpoint["description"])
+        model = files.build(kind, checkpoint["description"])
     else:
-        torch.manual_seed(seed)
         model = learner if isinstance(learner, Learner) else _create(kind, scenario, recipe, seed, options)
     progress = _Progress(scenario, model.to(device), settings)
     if checkpoint is not None:
@@ -161,38 +155,33 @@ class _Progress:
 
     def epochs(self) -> Iterator[dict[str, Any]]:
         """Train everything that is left; yields the record of each epoch."""
-        learner, result = self.learner, self.evaluation.result
+        learner, trainer, result = self.learner, Trainer(self.learner), self.evaluation.result
         torch.optim.Adam([torch.zeros(1)])  # the first one in a process imports for seconds, which is not training
-        while len(learner.tasks) < len(self.tasks) or learner.course is not None:
-            if learner.course is None:
+        while len(learner.tasks) < len(self.tasks) or learner.training_state is not None:
+            if learner.training_state is None:
                 start = clock(learner.device)
-                learner.begin(*(self.tasks if learner.at_once else self.tasks[len(learner.tasks) :][:1]))
+                trainer.begin(*(self.tasks if learner.at_once else self.tasks[len(learner.tasks) :][:1]))
                 result.seconds += clock(learner.device) - start
-            course = learner.course
-            assert course is not None
-            learned = [self.tasks[index] for index in course.tasks]
-            log = learner.train_epoch(*learned)
+            entries = trainer.state.tasks
+            log = trainer.run_epoch()
             result.seconds += log.seconds
             result.images += log.images
-            accuracies = [
-                percent(correct(learner, task.validation, index))
-                for index, task in zip(course.tasks, learned, strict=True)
-            ]
+            accuracies = [percent(correct(learner, entry.images.validation, entry)) for entry in entries]
             record: dict[str, Any] = {
-                "task": learned[0].name if len(learned) == 1 else "all",
-                "task_index": course.tasks[0],
-                "epoch": course.epoch,
-                "epochs": learner.epochs,
+                "task": entries[0].name if len(entries) == 1 else "all",
+                "task_index": entries[0].index,
+                "epoch": trainer.state.epoch,
+                "epochs": trainer.epochs,
                 "loss": log.loss,
-                "train_accuracy": log.accuracy,
+                "train_accuracy": 100 * log.score,
                 "validation_accuracy": sum(accuracies) / len(accuracies),
                 "images": log.images,
                 "seconds": log.seconds,
-                **learner.analyse(learned[0].validation.images[:1000], course.tasks[0]),
+                **learner.analyse(entries[0].images.validation.images[:1000], entries[0]),
             }
-            if learner.done():
+            if trainer.done:
                 start = clock(learner.device)
-                learner.finish(*learned)
+                trainer.finish()
                 result.seconds += clock(learner.device) - start
                 record |= self.evaluation.after_task(learner)
             yield record
@@ -200,23 +189,21 @@ class _Progress:
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs to reach the same numbers, bit for bit."""
         return {
-            "description": self.learner.description(),
-            "state": self.learner.state(),
-            "course": self.learner.course_state(),
+            "description": files.describe(self.learner),
+            "state": files.state_of(self.learner),
+            "training": Trainer(self.learner).checkpoint(),
             "result": self.evaluation.result.to_dict(),
             "paths": self.evaluation.first_paths,
-            "random": torch.get_rng_state(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` gave, with a learner that was made from its description."""
-        self.learner.load_state(state["state"])
+        files.load_state(self.learner, state["state"])
         self.evaluation.result = RunResult.from_dict(state["result"])
         self.evaluation.first_paths = state["paths"]
-        course = state["course"]
-        if course is not None:
-            self.learner.resume_course(course, [self.tasks[index] for index in course["tasks"]])
-        torch.set_rng_state(state["random"])
+        training = state["training"]
+        if training is not None:
+            Trainer(self.learner).restore(training, [self.tasks[index] for index in training["tasks"]])
 
 
 def _scenario(scenario: Scenario | str, fraction: float) -> Scenario:

@@ -18,7 +18,7 @@ from hashroute.storage import remove_unfinished, replace_file, write_json
 from hashroute.training.result import Row, RunResult
 
 if TYPE_CHECKING:  # a live table or a report reads folders without it
-    from hashroute.learners import Learner
+    from hashroute.learners.learner import Learner
 
 CHECKPOINT_FORMAT = 4
 

@@ -10,8 +10,8 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from hashroute.learners import Learner
-from hashroute.learners.base import evenly
+from hashroute.learners.learner import Learner
+from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.tasks import Split, Task
 
 OF_EACH = 2
@@ -23,13 +23,13 @@ LARGEST = 96
 def samples(learner: Learner, data: Sequence[tuple[Task, Split]]) -> list[dict[str, Any]]:
     """Two images of each task, of evenly spread tasks where there are many: answers, paths, and what knows them."""
     found = []
-    for number in evenly(len(data), MOST // OF_EACH).tolist():
-        task, split = data[number]
-        rows = split.labels.argsort(stable=True)[evenly(len(split), OF_EACH)]  # of different classes
+    for index in evenly_spaced_indices(len(data), MOST // OF_EACH).tolist():
+        (task, split), entry = data[index], learner.tasks[index]
+        rows = split.labels.argsort(stable=True)[evenly_spaced_indices(len(split), OF_EACH)]  # of different classes
         images, labels = split.images[rows], split.labels[rows].tolist()
-        predicted = learner.predict(images, number).tolist()
+        predicted = learner.predict(images, entry).tolist()
         free_tasks, free_labels = (part.tolist() for part in learner.predict(images))
-        paths, known = learner.paths(images, number), learner.known_by(images, number)
+        paths, known = learner.paths(images, entry), learner.known_by(images, entry)
         for place, image in enumerate(images):
             taken_for = data[free_tasks[place]][0]
             found.append(

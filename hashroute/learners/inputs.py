@@ -1,0 +1,56 @@
+"""Checks of what users give to a learner: one line says what was given, what was expected and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hashroute.images import Images
+from hashroute.tasks import Scenario, Task
+
+
+def check_image_shape(image_shape: Any) -> tuple[int, ...]:
+    """Channels, height and width, as a tuple of whole numbers."""
+    try:
+        shape = tuple(int(size) for size in image_shape)
+    except (TypeError, ValueError):
+        shape = ()
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(f"image_shape is {image_shape!r}: expected (channels, height, width), such as (3, 32, 32)")
+    return shape
+
+
+def check_images(images: Any, image_shape: tuple[int, ...]) -> None:
+    """Raise an error unless these are images of this shape, uint8 or from 0 to 1."""
+    if not isinstance(images, Tensor | Images) or images.dtype == torch.bool:
+        kind = "bool" if isinstance(images, Tensor) else type(images).__name__
+        raise ValueError(f"images are {kind}: expected a tensor of uint8, or of numbers from 0 to 1")
+    shape = tuple(images.shape)
+    if len(shape) != 4 or shape[1:] != image_shape or shape[0] == 0:
+        raise ValueError(f"images are of shape {shape}: expected (number, {', '.join(map(str, image_shape))})")
+    if isinstance(images, Tensor) and images.dtype != torch.uint8:
+        most = 1 if images.is_floating_point() else 255
+        lowest, highest = images.aminmax()
+        if not (lowest >= 0 and highest <= most):  # NaN fails, too
+            wrong = [not (image.min() >= 0 and image.max() <= most) for image in images].index(True)
+            raise ValueError(f"image {wrong} has pixels that are not from 0 to {most}: expected these, or uint8")
+
+
+def tasks_of(given: Sequence[Task | Scenario], at_once: bool) -> list[list[Task]]:
+    """What was given to `learn`, as groups of tasks that are learned together."""
+    if not given:
+        raise ValueError("learn() was given nothing: expected a Task, or a Scenario")
+    groups: list[list[Task]] = []
+    for each in given:
+        if isinstance(each, Scenario):
+            groups += [list(each.tasks)] if at_once else [[task] for task in each.tasks]
+        elif not isinstance(each, Task):
+            raise ValueError(
+                f"learn() was given a {type(each).__name__}: expected a Task; make one with "
+                "Task.from_data(name, train=(images, labels), test=(images, labels))"
+            )
+    alone = [each for each in given if isinstance(each, Task)]
+    return [alone, *groups] if alone else groups

@@ -1,0 +1,444 @@
+"""The interface of every learner: an encoder, a head for each task, hooks around training, and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, overload
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from hashroute.images import Images, batches_of
+from hashroute.learners import files
+from hashroute.learners.entries import Batch, EpochLog, Familiarity, TaskEntry, TaskFree
+from hashroute.learners.inputs import check_image_shape, check_images, tasks_of
+from hashroute.learners.objectives import Objective, find_objective
+from hashroute.learners.options import NoOptions
+from hashroute.learners.progress import progress_bar
+from hashroute.learners.randomness import RandomStream
+from hashroute.learners.trainer import Trainer, TrainingState
+from hashroute.nn.backbones import BackboneLike, find_backbone
+from hashroute.nn.units import ConvUnit
+from hashroute.recipe import Recipe
+from hashroute.tasks import Scenario, Split, Task
+
+EVALUATION_BATCH = 128
+"""Images at a time where nothing is trained. Larger batches are slower: their maps do not fit into the cache."""
+
+RECORDED_BYTES = 2**29
+"""Features of a task that are held in memory at once, at most."""
+
+
+class Style(NamedTuple):
+    """How a learner looks in figures."""
+
+    colour: str
+    line: str = "-"
+    marker: str = "o"
+
+
+class Learner(nn.Module):
+    """A continual learner: `learn` tasks one after the other, then `predict`.
+
+    A kind of learner overrides `new_encoder`, or some of the hooks `before_task`, `on_train_start`, `loss`,
+    `before_step`, `after_step` and `after_task`. Tensors that it keeps between tasks, beside weights, go into `kept`.
+
+    Args:
+        image_shape: channels, height and width of the images.
+        recipe: how it is trained.
+        options: of this kind of learner, an instance of its `Options`.
+        seed: of weights, batches and hash functions. The same seed gives the same learner.
+        backbone: a module whose children are the levels of the encoder; by default the recipe's backbone.
+        objective: what is learned from a task: a registered name, or a kind of `Objective`.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str] = ""
+    """The name spelled out."""
+    style: ClassVar[Style | None] = None
+    """How it looks in figures; None lets the figures choose."""
+    version: ClassVar[int] = 1
+    """Raised when the same settings give other numbers: results of two versions are not mixed."""
+    Options: ClassVar[type] = NoOptions
+    Entry: ClassVar[type[TaskEntry]] = TaskEntry
+    grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    """Values of options among which `hashroute search` chooses."""
+    at_once: ClassVar[bool] = False
+    """Whether runs give it all tasks together: an upper bound, not a continual learner."""
+    several_at_once: ClassVar[bool] = True
+    """Whether it can learn several tasks together."""
+    scale_features: ClassVar[bool] = False
+    """Whether features are scaled in front of the heads even if the recipe leaves them as they are."""
+    _place: Tensor
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        recipe: Recipe,
+        options: Any = None,
+        seed: int = 0,
+        *,
+        backbone: BackboneLike | None = None,
+        objective: str | type[Objective] = "classification",
+    ) -> None:
+        super().__init__()
+        self.image_shape = check_image_shape(image_shape)
+        self.recipe = recipe
+        self.options = self.Options() if options is None else options
+        self.seed = seed
+        self.own_backbone = backbone is not None
+        self.backbone = find_backbone(recipe.backbone if backbone is None else backbone, self.image_shape)
+        self.objective = find_objective(objective)(recipe)
+        self.tasks: list[TaskEntry] = []
+        self.heads = nn.ModuleList()
+        self.kept: dict[str, Tensor] = {}
+        """Tensors that are kept between tasks beside the weights, by name."""
+        self.scratch: dict[str, Tensor] = {}
+        """Tensors that are needed only until the present task is learned."""
+        self.training_state: TrainingState | None = None
+        self.random = RandomStream(seed)
+        self.register_buffer("_place", torch.empty(0), persistent=False)  # there may be no weights before a task
+        with self.random.use(self.device):
+            self.encoder = self.new_encoder()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.kept = {name: fn(tensor) for name, tensor in self.kept.items()}
+        self.scratch = {name: fn(tensor) for name, tensor in self.scratch.items()}
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return,no-untyped-call]
+
+    # ---------------------------------------------------------------- hooks: what kinds of learners override
+
+    @classmethod
+    def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:  # noqa: ARG003
+        """Options that differ from the defaults in a scenario, where no search has chosen any."""
+        return {}
+
+    def new_encoder(self) -> nn.Module:
+        """A fresh encoder, from images (n, channels, height, width) to features (n, features)."""
+        raise NotImplementedError
+
+    def add_task(self, task: TaskEntry) -> None:
+        """Add a task and its head."""
+        self.tasks.append(task)
+        scale = self.recipe.feature_scale or float(self.scale_features)
+        self.heads.append(self.objective.new_head(self.feature_count(), task, scale))
+
+    def before_task(self, task: TaskEntry) -> None:
+        """Called once before a task is trained, when its head exists."""
+
+    def on_train_start(self, tasks: Sequence[TaskEntry]) -> None:
+        """Called before the first epoch, and again when a stopped run continues."""
+
+    def before_step(self) -> None:
+        """Called when gradients are known, before the optimiser changes the weights."""
+
+    def after_step(self) -> None:
+        """Called when the optimiser has changed the weights."""
+
+    def after_task(self, task: TaskEntry) -> None:
+        """Called after the last epoch of a task, in eval mode: keep what later tasks need."""
+
+    def rollback(self, first: int) -> None:
+        """Remove the tasks from this index on, which were not learned to their end."""
+        del self.tasks[first:]
+        self.heads, self.scratch, self.training_state = self.heads[:first], {}, None
+
+    def trainable(self, tasks: Sequence[TaskEntry]) -> Iterator[nn.Parameter]:
+        """The weights that these tasks train: those of the encoder and of their heads."""
+        yield from self.encoder.parameters()
+        for task in tasks:
+            yield from self.heads[task.index].parameters()
+
+    def undecayed(self, tasks: Sequence[TaskEntry]) -> Iterator[nn.Parameter]:  # noqa: ARG002
+        """More weights that these tasks train, but without weight decay."""
+        yield from ()
+
+    def features(self, images: Tensor, task: TaskEntry) -> Tensor:  # noqa: ARG002
+        """Features of normalised images, for the head of a task."""
+        features: Tensor = self.encoder(images)
+        return features
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss of a batch, and the outputs of the head."""
+        outputs = self.heads[batch.task.index](self.features(batch.images, batch.task))
+        return self.objective.loss(outputs, batch.targets), outputs
+
+    def feature_key(self, task: TaskEntry) -> Any:
+        """Tasks with the same key have the same features for the same image."""
+        return self.pixel_statistics(task)
+
+    def task_prior(self, images: Tensor | Images) -> Tensor:
+        """(n, tasks) evidence for each task before its head is asked; minus infinity rules a task out."""
+        return torch.zeros(len(images), len(self.tasks), dtype=self._place.dtype, device=self.device)
+
+    def paths(self, images: Tensor | Images, task: TaskEntry) -> Tensor | None:  # noqa: ARG002
+        """(n, levels) the units that images go through, for learners that route images."""
+        return None
+
+    def known_by(self, images: Tensor, task: TaskEntry) -> Familiarity | None:  # noqa: ARG002
+        """How well its units or memories know images, for learners that have such."""
+        return None
+
+    def analyse(self, images: Tensor | Images, task: TaskEntry) -> dict[str, Any]:  # noqa: ARG002
+        """What a learner reports about its own work on images of a task, for the log."""
+        return {}
+
+    def unit_facts(self) -> list[dict[str, Any]]:
+        """What is known about each unit, by name; shares are fractions."""
+        units = [(name, unit) for name, unit in self.encoder.named_modules() if isinstance(unit, ConvUnit)]
+        return [{"unit": name, "parameters": count_weights(unit)} for name, unit in units]
+
+    @property
+    def decisions(self) -> list[Any]:
+        """What it decided about each task, and why, for learners that decide."""
+        return []
+
+    # ---------------------------------------------------------------- learning
+
+    def learn(
+        self,
+        *tasks: Task | Scenario,
+        progress: bool | None = None,
+        on_epoch: Callable[[EpochLog], None] | None = None,
+    ) -> Self:
+        """Learn a task, several tasks together, or the tasks of a scenario one after the other.
+
+        If learning was interrupted, the same call continues it, and `abort` gives the task up.
+
+        Args:
+            tasks: what to learn.
+            progress: show a progress bar; by default, on a terminal and in a notebook.
+            on_epoch: called with what each epoch gave.
+        """
+        for together in tasks_of(tasks, self.at_once):
+            trainer = Trainer(self)
+            if not trainer.goes_on_with(together):
+                trainer.begin(*together)
+            with progress_bar(trainer, progress) as advance:
+                while not trainer.done:
+                    log = trainer.run_epoch(advance)
+                    if on_epoch is not None:
+                        on_epoch(log)
+                trainer.finish()
+        return self
+
+    def abort(self) -> None:
+        """Give up the task that is being learned. Weights that all tasks share keep what was learned so far."""
+        Trainer(self).abort()
+
+    # ---------------------------------------------------------------- prediction
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._place.device
+
+    def find_task(self, task: int | str | TaskEntry) -> TaskEntry:
+        """The entry of a task that was learned, from its name or index."""
+        for entry in self.tasks:
+            if task is entry or (isinstance(task, str) and task == entry.name):
+                return entry
+        if isinstance(task, int) and not isinstance(task, bool) and 0 <= task < len(self.tasks):
+            return self.tasks[task]
+        names = [entry.name for entry in self.tasks]
+        given = task.name if isinstance(task, TaskEntry) else task
+        raise ValueError(
+            f"there is no task {given!r}: expected {', '.join(names) or 'none, because nothing was learned yet'}"
+        )
+
+    def pixel_statistics(self, task: TaskEntry) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation, channel by channel, by which the pixels of a task are normalised."""
+        if self.recipe.scaling == "data set" and task.mean is not None and task.std is not None:
+            return task.mean, task.std
+        return (0.5,), (0.25,)
+
+    def normalise(self, images: Tensor, task: TaskEntry) -> Tensor:
+        """Pixels, uint8 or from 0 to 1, as the encoder takes them."""
+        mean, std = (self._place.new_tensor(part).view(-1, 1, 1) for part in self.pixel_statistics(task))
+        whole = not images.is_floating_point()
+        images = images.to(self.device, self._place.dtype)
+        if whole:
+            images = images / 255
+        images = (images - mean) / std
+        if self.backbone.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return images
+
+    @torch.no_grad()
+    def feature_count(self) -> int:
+        """How many features the encoder gives to the head of the last task."""
+        self.eval()
+        return self.features(self._place.new_zeros(1, *self.image_shape), self.tasks[-1]).shape[1]
+
+    @torch.no_grad()
+    def encode(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor:
+        """(n, features) features of images, uint8 or from 0 to 1.
+
+        Without a task, each image is encoded for the task that `predict` assigns it to.
+        """
+        self._check_learned()
+        if task is None and len({self.feature_key(entry) for entry in self.tasks}) > 1:
+            found = self.predict(images).tasks
+            features = torch.zeros(len(images), self.feature_count(), dtype=self._place.dtype, device=self.device)
+            for index in found.unique().tolist():
+                rows = (found == index).nonzero()[:, 0]
+                features[rows] = self.encode(_rows(images, rows), index)
+            return features
+        entry = self.tasks[0] if task is None else self.find_task(task)
+        self._rest()
+        return torch.cat([self.features(self.normalise(part, entry), entry) for part in self._parts(images)])
+
+    @torch.no_grad()
+    def logits(self, images: Tensor | Images, task: int | str | TaskEntry) -> Tensor:
+        """(n, outputs) what the head of a task gives for images."""
+        entry = self.find_task(task)
+        outputs: Tensor = self.heads[entry.index](self.encode(images, entry))
+        return outputs
+
+    @overload
+    def predict(self, images: Tensor | Images, task: int | str | TaskEntry) -> Tensor: ...
+
+    @overload
+    def predict(self, images: Tensor | Images, task: None = None) -> TaskFree: ...
+
+    def predict(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor | TaskFree:
+        """Labels of images of a task, given by name or index; without one, the task and the label of each image.
+
+        Without a task, the task with the highest sum of prior (`task_prior`) and confidence of its head answers.
+        """
+        if task is not None:
+            return self.logits(images, task).argmax(1)
+        prior = self._prior(images)
+        confidence = torch.full_like(prior, -torch.inf)
+        labels = torch.zeros(prior.shape, dtype=torch.int64, device=self.device)
+        for entry, rows, outputs in self._asked(images, prior):
+            confidence[rows, entry.index] = prior[rows, entry.index] + self.objective.confidence(outputs)
+            labels[rows, entry.index] = outputs.argmax(1)
+        tasks = confidence.argmax(1)
+        return TaskFree(tasks, labels.gather(1, tasks[:, None])[:, 0])
+
+    @torch.no_grad()
+    def forward(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor:
+        """Outputs of the head of a task; without one, a score for every class of every task: (n, all classes).
+
+        The highest score belongs to the class that `predict` answers.
+        """
+        if task is not None:
+            return self.logits(images, task)
+        prior = self._prior(images)
+        widths = [self.objective.outputs(entry) for entry in self.tasks]
+        scores = torch.full((len(prior), sum(widths)), -torch.inf, dtype=prior.dtype, device=prior.device)
+        for entry, rows, outputs in self._asked(images, prior):
+            best = prior[rows, entry.index] + self.objective.confidence(outputs)
+            others = outputs - outputs.amax(1, keepdim=True)
+            start = sum(widths[: entry.index])
+            scores[rows, start : start + outputs.shape[1]] = best[:, None] + others
+        return scores
+
+    def _prior(self, images: Tensor | Images) -> Tensor:
+        self._check_learned()
+        check_images(images, self.image_shape)
+        return self.task_prior(images)
+
+    @torch.no_grad()
+    def _asked(self, images: Tensor | Images, prior: Tensor) -> Iterator[tuple[TaskEntry, Tensor, Tensor]]:
+        """Each task that may answer, the rows that it is asked about, and what its head says of them."""
+        alike: dict[Any, list[TaskEntry]] = {}
+        for entry in self.tasks:
+            alike.setdefault(self.feature_key(entry), []).append(entry)
+        for entries in alike.values():
+            columns = [entry.index for entry in entries]
+            rows = prior[:, columns].isfinite().any(1).nonzero()[:, 0]
+            if len(rows):
+                features = self.encode(_rows(images, rows), entries[0])
+                for entry in entries:
+                    yield entry, rows, self.heads[entry.index](features)
+
+    @torch.no_grad()
+    def record(self, split: Split, task: TaskEntry) -> tuple[Tensor, Tensor]:
+        """Features of a split and what the objective learns from them: (n, features) and (n,).
+
+        If they would not fit into memory, evenly spaced images stand for all.
+        """
+        self._rest()
+        most = RECORDED_BYTES // (self.feature_count() * self._place.element_size())
+        if len(split) > most:
+            split = split[torch.linspace(0, len(split) - 1, most).round().long()]
+        features, targets = [], []
+        labels = split.labels.split(EVALUATION_BATCH)
+        for images, some in zip(self._parts(split.images), labels, strict=True):
+            batch = Batch(self.normalise(images, task), some.to(self.device), task)
+            batch = self.objective.prepare(batch)
+            features.append(self.features(batch.images, task))
+            targets.append(batch.targets)
+        return torch.cat(features), torch.cat(targets)
+
+    @torch.no_grad()
+    def scores(self, split: Split, task: TaskEntry) -> Tensor:
+        """(n,) how good the answers to a split of a task are, by the objective."""
+        features, targets = self.record(split, task)
+        return self.objective.scores(self.heads[task.index](features), targets)
+
+    def _rest(self) -> None:
+        """Switch to eval mode, unless it is on already."""
+        if self.training:
+            self.eval()
+
+    def _check_learned(self) -> None:
+        if not self.tasks:
+            raise ValueError("this learner has learned no task yet: call learn(task) first")
+
+    def _parts(self, images: Tensor | Images) -> Iterator[Tensor]:
+        check_images(images, self.image_shape)
+        return batches_of(images, EVALUATION_BATCH)
+
+    # ---------------------------------------------------------------- storage
+
+    def parameter_counts(self) -> dict[str, int]:
+        """Weights of the encoder and of all heads."""
+        heads = count_weights(self.heads)
+        return {"encoder": count_weights(self) - heads, "heads": heads}
+
+    def bytes_kept(self) -> dict[str, int]:
+        """Bytes that must be kept between tasks: weights, and state beside them."""
+        weights = {name for name, _ in self.named_parameters()}
+        beside = [
+            tensor
+            for name, tensor in self.state_dict().items()
+            if name not in weights and not name.endswith("_extra_state")
+        ]
+        return {"weights": _bytes(self.parameters()), "memory": _bytes([*beside, *self.kept.values()])}
+
+    def extra_description(self) -> dict[str, Any]:
+        """What a kind of learner adds to the description of a saved model, as plain values."""
+        return {}
+
+    def make_room(self, description: dict[str, Any]) -> None:
+        """Add the tasks of a saved model, untrained; its state is loaded next."""
+        for index, values in enumerate(description["tasks"]):
+            self.add_task(self.Entry.from_dict(values, index))
+
+    def on_state_loaded(self) -> None:
+        """Called when weights and kept tensors were loaded."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model into a folder; `load_learner` reads it."""
+        if self.training_state is not None:
+            raise ValueError(f"{self.name} is learning a task: let learn() end, or call abort(), then save")
+        files.write_model(Path(folder), files.describe(self), files.state_of(self))
+
+
+def _rows(images: Tensor | Images, rows: Tensor) -> Tensor:
+    """Some images, as a tensor."""
+    return images[rows.to(images.device) if isinstance(images, Tensor) else rows.cpu()]
+
+
+def count_weights(module: nn.Module) -> int:
+    """How many weights a module has."""
+    return sum(weight.numel() for weight in module.parameters())
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,164 @@
+"""Learners by name: those that come with hashroute, and those that users register.
+
+A learner that comes with hashroute is imported when it is first used. To add one, write a file and a line in BUILT_IN.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from hashroute.learners.learner import Learner
+    from hashroute.learners.objectives import Objective
+    from hashroute.nn.backbones import BackboneLike
+    from hashroute.recipe import Recipe
+
+
+class BuiltIn(NamedTuple):
+    """A learner that comes with hashroute."""
+
+    module: str
+    summary: str
+
+
+BUILT_IN = {
+    "hrn": BuiltIn(
+        "hashroute.learners.hrn",
+        "hash-routed network: forks the units of earlier tasks, trains and freezes them, so it forgets nothing",
+    ),
+    "hrn-paper": BuiltIn("hashroute.learners.hrn_paper", "hash-routed network as published (Berjaoui, 2020)"),
+    "vc": BuiltIn("hashroute.learners.plain", "vanilla convolutional network: nothing protects old tasks"),
+    "ewc": BuiltIn(
+        "hashroute.learners.ewc", "elastic weight consolidation: holds weights that old tasks need (Kirkpatrick, 2017)"
+    ),
+    "ell": BuiltIn(
+        "hashroute.learners.ell",
+        "encoder-based lifelong learning: holds old answers and codes of autoencoders (Rannen, 2017)",
+    ),
+    "gpm": BuiltIn(
+        "hashroute.learners.gpm", "gradient projection memory: updates avoid the inputs of old tasks (Saha, 2021)"
+    ),
+    "hash-only": BuiltIn(
+        "hashroute.learners.controls", "control: heads on the hash of the image, no encoder is learned"
+    ),
+    "separate": BuiltIn("hashroute.learners.controls", "control: a fresh network for each task, nothing is shared"),
+    "joint": BuiltIn("hashroute.learners.plain", "upper bound: one plain network learns all tasks at once"),
+}
+"""In the order in which tables show them."""
+
+LEARNERS: dict[str, type[Learner]] = {}
+"""Kinds of learners that are imported, by name."""
+
+Kind = TypeVar("Kind", bound="type[Learner]")
+
+
+def register_learner(name: str) -> Callable[[Kind], Kind]:
+    """Decorate a kind of learner, so that `create_learner` and the commands find it by this name."""
+
+    def register(kind: Kind) -> Kind:
+        taken = name in LEARNERS or (name in BUILT_IN and kind.__module__ != BUILT_IN[name].module)
+        if taken:
+            raise ValueError(f"there is a learner {name!r} already: choose another name")
+        kind.name = name
+        LEARNERS[name] = kind
+        return kind
+
+    return register
+
+
+def learner_names() -> list[str]:
+    """The names of all learners, in the order of tables."""
+    return list(dict.fromkeys([*BUILT_IN, *LEARNERS]))
+
+
+def learner_summaries() -> dict[str, str]:
+    """What each learner is, in one line, by name."""
+    registered = {name: (kind.__doc__ or "").split("\n")[0].strip() for name, kind in LEARNERS.items()}
+    return {name: BUILT_IN[name].summary if name in BUILT_IN else registered[name] for name in learner_names()}
+
+
+def find_learner(learner: str | type[Learner]) -> type[Learner]:
+    """The kind of learner with this name; a class is returned as it is."""
+    if not isinstance(learner, str):
+        return learner
+    if learner in BUILT_IN:
+        importlib.import_module(BUILT_IN[learner].module)
+    if learner not in LEARNERS:
+        raise ValueError(f"there is no learner {learner!r}: expected one of {', '.join(learner_names())}")
+    return LEARNERS[learner]
+
+
+def create_learner(
+    name: str | type[Learner],
+    image_shape: Sequence[int],
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    *,
+    backbone: BackboneLike | None = None,
+    objective: str | type[Objective] = "classification",
+    **options: Any,
+) -> Learner:
+    """Make a learner.
+
+    Args:
+        name: of a registered learner, or its class.
+        image_shape: channels, height and width of the images.
+        recipe: how it is trained; by default, our recommended recipe for images of this shape.
+        seed: of weights, batches and hash functions: the same seed gives the same learner.
+        backbone: a registered name such as "resnet18x0.25", unit specs, or a module whose children are the levels.
+        objective: what is learned from a task.
+        options: of the learner, such as max_units=30; and fields of the recipe, such as epochs=5.
+    """
+    from dataclasses import fields, replace
+
+    from hashroute.learners.inputs import check_image_shape
+    from hashroute.learners.options import options_from_dict
+    from hashroute.recipe import Recipe, recipe_for
+
+    kind = find_learner(name)
+    shape = check_image_shape(image_shape)
+    own = {each.name for each in fields(kind.Options)}
+    common = {each.name for each in fields(Recipe)} - own
+    if unknown := options.keys() - own - common:
+        raise ValueError(
+            f"{kind.name} has no option {sorted(unknown)[0]!r}: expected one of {', '.join([*sorted(own), ''])}"
+            f"or a field of the recipe: {', '.join(sorted(common))}"
+        )
+    changes = {name: options.pop(name) for name in list(options) if name in common}
+    if isinstance(changes.get("epochs"), int):
+        changes["epochs"] = (changes["epochs"],)
+    named = backbone if isinstance(backbone, str) else None
+    recipe = recipe or recipe_for(shape, backbone=named)
+    return kind(
+        shape,
+        replace(recipe, **changes),
+        options_from_dict(kind.Options, options),
+        seed,
+        backbone=None if named else backbone,
+        objective=objective,
+    )
+
+
+def load_learner(folder: str | Path, backbone: BackboneLike | None = None) -> Learner:
+    """The learner that was saved in a folder. backbone: the module, if it was made with one of your own."""
+    from hashroute.learners import files
+
+    description, state = files.read_model(Path(folder))
+    kind = find_learner(description["learner"])
+    with files.damaged(Path(folder)):
+        learner = files.build(kind, description, backbone)
+        files.load_state(learner, state)
+    return learner.eval()
+
+
+def import_plugins(modules: Sequence[str]) -> None:
+    """Import modules that register learners, backbones, objectives or scenarios of their own."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a module of someone else's may raise anything
+            what = f"{type(error).__name__}: {error}"
+            raise ValueError(f"plugin {name!r} cannot be imported: {what}") from None

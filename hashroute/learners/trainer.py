@@ -1,0 +1,301 @@
+"""Training: the one loop over batches and epochs, which `Learner.learn` and runs share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+
+from hashroute.learners.entries import Batch, EpochLog, TaskEntry
+from hashroute.recipe import Recipe
+from hashroute.tasks import Task, read_batches
+
+if TYPE_CHECKING:
+    from hashroute.learners.learner import Learner
+
+
+@dataclass
+class TrainingState:
+    """The training of one task, or of several together, while it lasts."""
+
+    tasks: list[TaskEntry]
+    optimizer: Optimizer
+    schedule: LRScheduler | None
+    epoch: int = 0
+
+    def step(self, loss: Tensor) -> None:
+        """Compute gradients and change the weights."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.update()
+
+    def update(self) -> None:
+        """Change the weights by the gradients that there are, and the learning rate by its schedule."""
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+
+    def set_rates(self, schedule: dict[str, Any]) -> None:
+        """Put the schedule, and the learning rates that follow from it, back to an earlier state."""
+        if self.schedule is not None:
+            self.schedule.load_state_dict(schedule)
+            for group, rate in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
+                group["lr"] = rate
+
+
+def new_training_state(
+    recipe: Recipe,
+    tasks: Sequence[TaskEntry],
+    steps: int,
+    weights: Iterable[nn.Parameter],
+    undecayed: Iterable[nn.Parameter] = (),
+) -> TrainingState:
+    """An optimiser for this many steps, with the learning rate schedule of the recipe.
+
+    undecayed: weights that are trained without weight decay.
+    """
+    kind = torch.optim.AdamW if recipe.weight_decay else torch.optim.Adam
+    groups: list[dict[str, Any]] = [
+        {"params": list(weights), "weight_decay": recipe.weight_decay},
+        {"params": list(undecayed), "weight_decay": 0.0},
+    ]
+    optimizer = kind([group for group in groups if group["params"]], recipe.learning_rate, fused=True)
+    schedule = None
+    if recipe.one_cycle:
+        schedule = OneCycleLR(optimizer, recipe.learning_rate, max(2, steps), cycle_momentum=False)
+    return TrainingState(list(tasks), optimizer, schedule)
+
+
+class Trainer:
+    """Trains a learner on a task, or on several together: `begin`, `run_epoch` until `done`, then `finish`.
+
+    An epoch that is interrupted or fails does not count and can be run again. `abort` gives the task up.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+
+    @property
+    def state(self) -> TrainingState:
+        """The training that is under way; an error if there is none."""
+        if self.learner.training_state is None:
+            raise RuntimeError("nothing is being learned: call begin(task) first")
+        return self.learner.training_state
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of what is being learned."""
+        return max(self.learner.recipe.epochs_of(task.index) for task in self.state.tasks)
+
+    @property
+    def done(self) -> bool:
+        """Whether all epochs of what is being learned are over."""
+        return self.state.epoch >= self.epochs
+
+    @property
+    def images(self) -> int:
+        """Images to train on over all epochs."""
+        recipe = self.learner.recipe
+        return sum(recipe.epochs_of(task.index) * len(task.images.train) for task in self.state.tasks)
+
+    def begin(self, *tasks: Task) -> None:
+        """Add the tasks to the learner, let it prepare for them, and make an optimiser."""
+        learner = self.learner
+        self._check(tasks)
+        first = len(learner.tasks)
+        try:
+            with learner.random.use(learner.device):
+                for task in tasks:
+                    learner.add_task(learner.Entry.of(task, len(learner.tasks)))
+                learner.to(learner._place).eval()
+                for entry in learner.tasks[first:]:
+                    learner.before_task(entry)
+                self._start(learner.tasks[first:])
+        except BaseException:  # an interrupted preparation leaves the learner as it was before
+            learner.rollback(first)
+            raise
+
+    def goes_on_with(self, tasks: Sequence[Task]) -> bool:
+        """Whether these are the tasks that are being learned already."""
+        state = self.learner.training_state
+        return state is not None and list(map(_identity, tasks)) == [_identity(entry.images) for entry in state.tasks]
+
+    def run_epoch(self, on_batch: Callable[[int], None] | None = None) -> EpochLog:
+        """One pass over the training images; a task with fewer epochs than others joins in the last ones.
+
+        on_batch: called after each batch with its number of images.
+        """
+        learner, state, start = self.learner, self.state, clock(self.learner.device)
+        rates = {} if state.schedule is None else state.schedule.state_dict()
+        try:
+            with learner.random.use(learner.device):
+                loss, score, images = self._pass(on_batch)
+            self._check_finite(loss)
+        except BaseException:
+            state.set_rates(rates)
+            raise
+        finally:
+            learner.eval()
+        state.epoch += 1
+        return EpochLog(loss, score, images, clock(learner.device) - start)
+
+    def finish(self) -> None:
+        """Let the learner keep what it needs of the tasks, and drop their images."""
+        learner, state = self.learner, self.state
+        learner.eval()
+        with learner.random.use(learner.device):
+            for entry in state.tasks:
+                learner.after_task(entry)
+        for entry in state.tasks:
+            entry.data = None
+        learner.training_state = None
+        learner.scratch = {}
+
+    def abort(self) -> None:
+        """Give up what is being learned. Weights that all tasks share keep what was learned so far."""
+        self.learner.rollback(self.state.tasks[0].index)
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The training that is under way, for a file; None if there is none."""
+        state = self.learner.training_state
+        if state is None:
+            return None
+        return {
+            "tasks": [entry.index for entry in state.tasks],
+            "epoch": state.epoch,
+            "optimizer": state.optimizer.state_dict(),
+            "schedule": None if state.schedule is None else state.schedule.state_dict(),
+            "scratch": self.learner.scratch,
+        }
+
+    def restore(self, checkpoint: dict[str, Any], tasks: Sequence[Task]) -> None:
+        """Continue the training that `checkpoint` described; tasks: those that were being learned."""
+        learner = self.learner
+        learner.scratch = {name: tensor.to(learner.device) for name, tensor in checkpoint["scratch"].items()}
+        entries = [learner.tasks[index] for index in checkpoint["tasks"]]
+        for entry, task in zip(entries, tasks, strict=True):
+            entry.data = task
+        self._start(entries)
+        state = self.state
+        state.epoch = checkpoint["epoch"]
+        state.optimizer.load_state_dict(checkpoint["optimizer"])
+        if state.schedule is not None:
+            state.schedule.load_state_dict(checkpoint["schedule"])
+
+    # ---------------------------------------------------------------- parts
+
+    def _check(self, tasks: Sequence[Task]) -> None:
+        """Refuse what cannot be learned now."""
+        learner = self.learner
+        if learner.training_state is not None:
+            names = ", ".join(repr(entry.name) for entry in learner.training_state.tasks)
+            raise ValueError(
+                f"{names} is still being learned: call learn() with the same images to continue, or abort() to give "
+                "it up"
+            )
+        if len(tasks) > 1 and not learner.several_at_once:
+            raise ValueError(f"{learner.name} was given {len(tasks)} tasks at once: it learns one task after the other")
+        for task in tasks:
+            if tuple(task.train.images.shape[1:]) != learner.image_shape:
+                raise ValueError(
+                    f"task {task.name!r} has images of shape {tuple(task.train.images.shape[1:])}: "
+                    f"this learner was made for {learner.image_shape}"
+                )
+            if any(task.name == entry.name for entry in learner.tasks):
+                raise ValueError(f"task {task.name!r} was learned before: give the new one another name")
+
+    def _start(self, entries: Sequence[TaskEntry]) -> None:
+        learner, recipe = self.learner, self.learner.recipe
+        steps = sum(
+            recipe.epochs_of(entry.index) * -(-len(entry.images.train) // recipe.batch_size) for entry in entries
+        )
+        weights, undecayed = learner.trainable(entries), learner.undecayed(entries)
+        learner.training_state = new_training_state(recipe, entries, steps, weights, undecayed)
+        learner.on_train_start(entries)
+
+    def _pass(self, on_batch: Callable[[int], None] | None) -> tuple[float, float, int]:
+        """Train on all images once. Returns the mean loss, the mean score, and how many images there were."""
+        learner, state = self.learner, self.state
+        learner.train()
+        requests = self._requests()
+        loss = torch.zeros((), device=learner.device)
+        score = torch.zeros((), device=learner.device)
+        images = 0
+        for batch in self._batches(requests):
+            batch_loss, outputs = learner.loss(batch)
+            state.optimizer.zero_grad()
+            batch_loss.backward()
+            learner.before_step()
+            state.update()
+            learner.after_step()
+            loss += batch_loss.detach()
+            score += learner.objective.scores(outputs.detach(), batch.targets).sum()
+            images += len(batch.targets)
+            if on_batch is not None:
+                on_batch(len(batch.targets))
+        return loss.item() / len(requests), score.item() / images, images
+
+    def _requests(self) -> list[tuple[TaskEntry, Tensor]]:
+        """The batches of an epoch, in order: the task, and the rows of its images."""
+        recipe, state = self.learner.recipe, self.state
+        requests = []
+        for entry in state.tasks:
+            if state.epoch >= self.epochs - recipe.epochs_of(entry.index):  # all tasks end together
+                rows = torch.randperm(len(entry.images.train)).split(recipe.batch_size)
+                requests += [(entry, row) for row in rows]
+        if len(state.tasks) > 1:
+            requests = [requests[place] for place in torch.randperm(len(requests)).tolist()]
+        return requests
+
+    def _batches(self, requests: Sequence[tuple[TaskEntry, Tensor]]) -> Iterator[Batch]:
+        """Training batches: read, augmented as the task allows, normalised, and prepared by the objective."""
+        learner = self.learner
+        read = read_batches((entry.images.train, rows) for entry, rows in requests)
+        for (entry, _), (images, targets) in zip(requests, read, strict=True):
+            images = images.to(learner.device)
+            if learner.recipe.augment:
+                images = augment(images, entry.images.augmentations)
+            batch = Batch(learner.normalise(images, entry), targets.to(learner.device), entry)
+            yield learner.objective.prepare(batch)
+
+    def _check_finite(self, loss: float) -> None:
+        trained = (weight for group in self.state.optimizer.param_groups for weight in group["params"])
+        finite = torch.stack([weight.isfinite().all() for weight in trained]).all()
+        if not loss < float("inf") or not finite:
+            what = "its weights are not finite" if loss < float("inf") else f"its loss is {loss}"
+            raise ValueError(
+                f"{self.learner.name} diverged: {what}; lower its learning rate, or the weight of its penalties"
+            )
+
+
+def _identity(task: Task) -> tuple[Any, ...]:
+    """What tells two tasks apart: name, classes, and how many images there are."""
+    return task.name, task.class_names, len(task.train), len(task.validation)
+
+
+def clock(device: torch.device) -> float:
+    """Seconds: processor time on a CPU, so that other processes do not count; elapsed time elsewhere."""
+    return time.process_time() if device.type == "cpu" else time.perf_counter()
+
+
+def augment(images: Tensor, augmentations: frozenset[str]) -> Tensor:
+    """Mirror half of the images, and shift each by up to two pixels, where a task allows it."""
+    n, channels, height, width = images.shape
+    device = images.device
+    if "flip" in augmentations:
+        images = torch.where((torch.rand(n) < 0.5).to(device).view(-1, 1, 1, 1), images.flip(3), images)
+    if "shift" in augmentations:
+        images = F.pad(images, (2, 2, 2, 2))
+        down, right = (torch.randint(5, (n, 1)).to(device) for _ in range(2))
+        rows, columns = down + torch.arange(height, device=device), right + torch.arange(width, device=device)
+        numbers = torch.arange(n, device=device).view(-1, 1, 1, 1)
+        planes = torch.arange(channels, device=device).view(1, -1, 1, 1)
+        images = images[numbers, planes, rows[:, None, :, None], columns[:, None, None, :]]
+    return images
