@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,11 +82,15 @@ def find_backbone(backbone: BackboneLike, image_shape: Sequence[int]) -> Backbon
                 f"the backbone is a {type(backbone).__name__} without children: expected a module whose children are "
                 "the levels, such as nn.Sequential(level, level)"
             )
-        return Backbone(lambda: list(copy.deepcopy(original).children()), len(list(original.children())))
+        return Backbone(partial(_copy_levels, original), len(list(original.children())))
     specs = tuple(backbone)
     if not specs or not all(isinstance(spec, UnitSpec) for spec in specs):
         raise ValueError(f"the backbone is {backbone!r}: expected a name, a module, or a list of UnitSpec")
-    return Backbone(lambda: unit_levels(specs, shape), len(specs), any(spec.max_pool > 1 for spec in specs))
+    return Backbone(partial(unit_levels, specs, shape), len(specs), any(spec.max_pool > 1 for spec in specs))
+
+
+def _copy_levels(original: nn.Module) -> list[nn.Module]:
+    return list(copy.deepcopy(original).children())
 
 
 def feature_count(backbone: BackboneLike, image_shape: Sequence[int], pool: int) -> int:
@@ -99,7 +104,7 @@ def feature_count(backbone: BackboneLike, image_shape: Sequence[int], pool: int)
 def _named(name: str, shape: tuple[int, ...]) -> Callable[[], Sequence[nn.Module]]:
     """The function that builds a backbone by name, with a width factor where the name ends with one."""
     if name in BACKBONES:
-        return lambda: BACKBONES[name](shape)
+        return partial(BACKBONES[name], shape)
     parts = re.fullmatch(r"(.+)x(\d+(?:\.\d+)?)", name)
     if parts and parts[1] in BACKBONES:
         build, width = BACKBONES[parts[1]], float(parts[2])
@@ -107,7 +112,7 @@ def _named(name: str, shape: tuple[int, ...]) -> Callable[[], Sequence[nn.Module
             raise ValueError(f"backbone {parts[1]!r} has no width factor: use it without x{parts[2]}")
         if not 0 < width <= 16:
             raise ValueError(f"the width factor of backbone {name!r} is {width:g}: expected more than 0, at most 16")
-        return lambda: build(shape, width=width)
+        return partial(build, shape, width=width)
     raise ValueError(
         f"there is no backbone {name!r}: expected one of {', '.join(BACKBONES)}, with a width factor such as "
         "resnet18x0.25 where it has one, or register it with register_backbone"
