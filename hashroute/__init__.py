@@ -2,6 +2,8 @@
 
 from hashroute.learners import create_learner, load_learner, register_learner
 from hashroute.learners.learner import Learner
+from hashroute.learners.objectives import Objective, register_objective
+from hashroute.nn.backbones import register_backbone
 from hashroute.nn.network import HashRoutedNetwork, Routing
 from hashroute.nn.units import UnitSpec
 from hashroute.scenarios import load_scenario, register_scenario
@@ -12,6 +14,7 @@ from hashroute.training.run import run
 __all__ = [
     "HashRoutedNetwork",
     "Learner",
+    "Objective",
     "Routing",
     "RunResult",
     "Scenario",
@@ -21,7 +24,9 @@ __all__ = [
     "create_learner",
     "load_learner",
     "load_scenario",
+    "register_backbone",
     "register_learner",
+    "register_objective",
     "register_scenario",
     "run",
 ]
