@@ -57,7 +57,7 @@ class Images(ABC):
     def __getitem__(self, rows: Any) -> Tensor:
         chosen = self._rows[rows]
         if chosen.dim() == 0:
-            return torch.from_numpy(self._checked(int(chosen)))
+            return torch.from_numpy(self._checked(int(chosen)).copy())
         pixels = np.empty((len(chosen), *self.image_shape), np.uint8)
         for place, row in enumerate(chosen.tolist()):
             pixels[place] = self._checked(row)

@@ -98,8 +98,8 @@ def recipe_for(
 
     Without a backbone, the size of the images chooses a small one.
     """
-    if len(image_shape) != 3:
-        raise ValueError(f"the image shape is {tuple(image_shape)}: expected channels, height and width")
+    if not isinstance(image_shape, Sequence) or len(image_shape) != 3:
+        raise ValueError(f"the image shape is {image_shape}: expected channels, height and width")
     height, width = image_shape[1:]
     side = min(height, width)
     if side < 4:

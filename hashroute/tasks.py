@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from hashroute.images import Images as Images
 from hashroute.images import batches_of as batches_of
 from hashroute.images import read_ahead
+from hashroute.user_data import read_data, shape_problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +50,15 @@ def read_batches(requests: Iterable[tuple[Split, Tensor]]) -> Iterator[tuple[Ten
 
 
 Augmentation = Literal["flip", "shift"]
-Data = Split | tuple[Tensor, Tensor] | Iterable[tuple[Any, Any]]
-"""Images with labels: a split, two tensors, or a Dataset of pairs."""
+Data = Split | tuple[Any, Any] | Iterable[tuple[Any, Any]]
+"""Images with labels: a split, two arrays, or a Dataset or list of pairs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
-    """One task: images to learn from, to choose settings with and to test on, and what its labels mean.
+    """One task: images for training, validation and testing, and the names of its classes.
 
-    Labels run from 0 to the number of classes less one, whatever they were in the data set.
+    Labels are indices into `class_names`, whatever they were in the data set.
     """
 
     name: str
@@ -69,16 +67,18 @@ class Task:
     test: Split
     class_names: tuple[str, ...]
     augmentations: frozenset[Augmentation] = frozenset()
-    """Changes of an image that keep its label: mirroring it, shifting it by two pixels."""
+    """Changes of an image that keep its label: mirror it, or shift it by up to two pixels."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    """Of the data set's pixels, channel by channel, from 0 to 1: the published experiments scale by these."""
+    """Of the data set's pixels, from 0 to 1, per channel. The published experiments scale images by them."""
     dataset: str = ""
-    """The data set that the images come from; by default one of the task's own."""
+    """The data set that the images come from; by default the task is a data set of its own."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise ValueError(f"a task has the name {self.name!r}: expected text, such as {str(self.name)!r}")
+        if isinstance(self.class_names, str):
+            raise ValueError(f"the class names of task {self.name!r} are text: expected a list with one name per class")
         object.__setattr__(self, "class_names", tuple(self.class_names))
         if not self.dataset:
             object.__setattr__(self, "dataset", self.name)
@@ -86,29 +86,43 @@ class Task:
         if unknown:
             known = ", ".join(get_args(Augmentation))
             raise ValueError(f"task {self.name!r} has augmentations {sorted(unknown)}: expected some of {known}")
+        self._check("train", self.train)
+        self._check("validation", self.validation)
+        self._check("test", self.test)
         shapes = {tuple(split.images.shape[1:]) for split in (self.train, self.validation, self.test)}
         if len(shapes) > 1:
-            raise ValueError(f"task {self.name!r} has images of different shapes {sorted(shapes)}: make them alike")
-        for part, split in (("train", self.train), ("validation", self.validation), ("test", self.test)):
-            if len(split) == 0:
-                raise ValueError(f"task {self.name!r} has no {part} images: it needs some to train, validate and test")
-            if split.images.dtype != torch.uint8 or len(split.images.shape) != 4:
-                raise ValueError(
-                    f"the {part} images of task {self.name!r} are {split.images.dtype} of shape "
-                    f"{tuple(split.images.shape)}: expected torch.uint8 of (number, channels, height, width)"
-                )
-            check_labels(split, self.name)
-            top = int(split.labels.max())
-            if int(split.labels.min()) < 0 or top >= len(self.class_names):
-                raise ValueError(
-                    f"the {part} labels of task {self.name!r} go from {int(split.labels.min())} to {top}: "
-                    f"expected 0 to {self.classes - 1}, one for each of its {self.classes} class names"
-                )
+            raise ValueError(f"task {self.name!r} has images of different shapes {sorted(shapes)}: resize them to one")
+
+    def _check(self, part: str, split: Split) -> None:
+        """Raise an error if a split cannot be used."""
+        if not isinstance(split, Split):
+            found = type(split).__name__
+            raise ValueError(f"{part} of task {self.name!r} is a {found}: expected a Split; Task.from_data makes one")
+        if len(split) == 0:
+            raise ValueError(f"task {self.name!r} has no {part} images: expected at least one")
+        if problem := shape_problem(tuple(split.images.shape)):
+            raise ValueError(f"the {part} images of task {self.name!r} cannot be used, {problem}")
+        if split.images.dtype != torch.uint8:
+            raise ValueError(
+                f"the {part} images of task {self.name!r} are {split.images.dtype}: expected torch.uint8, from 0 to 255"
+            )
+        check_labels(split, self.name)
+        least, most = int(split.labels.min()), int(split.labels.max())
+        if least < 0 or most >= self.classes:
+            raise ValueError(
+                f"the {part} labels of task {self.name!r} go from {least} to {most}: "
+                f"expected 0 to {self.classes - 1}, because it has {self.classes} class names"
+            )
 
     @property
     def classes(self) -> int:
-        """How many there are."""
+        """The number of classes."""
         return len(self.class_names)
+
+    def __repr__(self) -> str:
+        counts = " / ".join(str(len(split)) for split in (self.train, self.validation, self.test))
+        shape = tuple(self.train.images.shape[1:])
+        return f"Task({self.name!r}: {self.classes} classes, {counts} images of {shape} to train / validate / test)"
 
     @classmethod
     def from_data(
@@ -119,22 +133,38 @@ class Task:
         class_names: Sequence[str] | None = None,
         augmentations: Iterable[Augmentation] = (),
     ) -> Task:
-        """A task from tensors or from Datasets of (image, label); a fixed tenth of train becomes validation.
+        """Make a task; a fixed tenth of the training images becomes validation images.
 
-        Images are uint8, or floating point from 0 to 1. Tasks whose classes have the same names have the same classes:
-        classes without names get some that no other task has.
+        Args:
+            name: of the task.
+            train: images and labels: two arrays or tensors, a Dataset or list of pairs, or a `Split`. Images are
+                (channels, height, width), uint8 or floating point from 0 to 1, or Pillow images. A Dataset that is
+                larger than 256 MB is read while training.
+            test: the same, for testing.
+            class_names: by label. Classes of two tasks that have the same name are the same class. By default, every
+                label in `train` is a class, with a name that no other task has.
+            augmentations: changes of an image that keep its label.
         """
-        kept, held = hold_out(whole := _as_split(train, name), name)
-        names = class_names or [f"{name}: {label}" for label in range(int(whole.labels.max()) + 1)]
-        return cls(name, kept, held, _as_split(test, name), tuple(names), frozenset(augmentations))
+        if not isinstance(name, str):
+            raise ValueError(
+                f"the first argument of Task.from_data is a {type(name).__name__}: expected the task's name"
+            )
+        whole, tested = _as_split(train, name, "train"), _as_split(test, name, "test")
+        if class_names is None:
+            values = whole.labels.unique()
+            if values[0] < 0:
+                raise ValueError(f"the train labels of task {name!r} contain {int(values[0])}: expected numbers from 0")
+            class_names = [f"{name}: {value}" for value in values.tolist()]
+            whole, tested = _as_indices(whole, values, name, "train"), _as_indices(tested, values, name, "test")
+        return cls(name, *hold_out(whole, name), tested, class_names, frozenset(augmentations))  # type: ignore[arg-type]
 
     def part(self, fraction: float) -> Task:
-        """The same task with a fixed fraction of its images, each class in proportion."""
+        """The same task with a fixed fraction of the images of every class."""
         train, validation, test = (_fraction(split, fraction) for split in (self.train, self.validation, self.test))
         return replace(self, train=train, validation=validation, test=test)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scenario:
     """An ordered list of tasks, all with images of one shape."""
 
@@ -142,14 +172,19 @@ class Scenario:
     tasks: tuple[Task, ...]
 
     def __post_init__(self) -> None:
+        if isinstance(self.tasks, Task) or not all(isinstance(task, Task) for task in self.tasks):
+            raise ValueError(
+                f"the tasks of scenario {self.name!r} are not a list of Task: make each with Task.from_data"
+            )
+        object.__setattr__(self, "tasks", tuple(self.tasks))
         if not self.tasks:
-            raise ValueError(f"scenario {self.name!r} has no tasks: it needs at least one")
+            raise ValueError(f"scenario {self.name!r} has no tasks: expected at least one")
         for task in self.tasks:
             shape = tuple(task.train.images.shape[1:])
             if shape != self.image_shape:
                 raise ValueError(
                     f"task {task.name!r} has images of shape {shape}, the tasks before it of {self.image_shape}: "
-                    "make them alike"
+                    "resize them to one shape"
                 )
 
     @property
@@ -159,7 +194,7 @@ class Scenario:
 
     @property
     def images(self) -> list[list[int]]:
-        """How many images each task has to train on, to validate and to test."""
+        """Numbers of training, validation and test images of each task."""
         return [[len(task.train), len(task.validation), len(task.test)] for task in self.tasks]
 
     def part(self, fraction: float) -> Scenario:
@@ -167,17 +202,20 @@ class Scenario:
         return replace(self, tasks=tuple(task.part(fraction) for task in self.tasks))
 
     def sizes(self) -> str:
-        """The same in words, tasks of one size after another taken together."""
-        said = []
+        """The same as text; consecutive tasks of one size are named together."""
+        parts = []
         for counts, group in itertools.groupby(zip(self.tasks, self.images, strict=True), lambda pair: pair[1]):
             names = [task.name for task, _ in group]
             each = f"{names[0]} to {names[-1]} (each)" if len(names) > 1 else names[0]
-            said.append(f"{each} {' / '.join(f'{count:,}' for count in counts)}")
-        return f"images to train on / validate / test: {'; '.join(said)}"
+            parts.append(f"{each} {' / '.join(f'{count:,}' for count in counts)}")
+        return f"images to train on / validate / test: {'; '.join(parts)}"
+
+    def __repr__(self) -> str:
+        return f"Scenario({self.name!r}: {len(self.tasks)} tasks, images of {self.image_shape})"
 
 
 def check_labels(split: Split, name: str) -> None:
-    """Raise an error unless there is one whole number for each image."""
+    """Raise an error unless there is one integer for each image."""
     if split.labels.dtype != torch.int64 or split.labels.shape != (len(split),):
         raise ValueError(
             f"the labels of task {name!r} are {split.labels.dtype} of shape {tuple(split.labels.shape)}: "
@@ -186,72 +224,58 @@ def check_labels(split: Split, name: str) -> None:
 
 
 def hold_out(split: Split, name: str, share: float = 0.1) -> tuple[Split, Split]:
-    """What is left, and a fixed share of every class: at least one image, and never all."""
+    """Split off a fixed share of every class, at least one image: the rest, and what is held out."""
     check_labels(split, name)
     generator = torch.Generator().manual_seed(0)
     held = torch.zeros(len(split), dtype=torch.bool)
     for label, members in _classes(split):
         if len(members) < 2:
-            raise ValueError(f"class {label} of {name!r} has one image: expected at least two, to hold some out")
+            raise ValueError(f"class {label} of {name!r} has one image: expected at least two, because one is held out")
         held[_share(members[torch.randperm(len(members), generator=generator)], share)] = True
     return split[~held], split[held]
 
 
 def choose_classes(split: Split, classes: Sequence[int]) -> Split:
     """The images of these classes, labelled 0, 1, ... in their order."""
-    renamed = torch.full((int(max(int(split.labels.max()), *classes)) + 1,), -1)
-    renamed[list(classes)] = torch.arange(len(classes))
-    labels = renamed[split.labels]
+    labels = torch.full_like(split.labels, -1)
+    for index, label in enumerate(classes):
+        labels[split.labels == label] = index
     return Split(split[labels >= 0].images, labels[labels >= 0])
 
 
 def _fraction(split: Split, fraction: float) -> Split:
-    """The first images of every class, the same share of each and at least one."""
+    """The first images of every class: the same share of each, at least one."""
     return split[torch.cat([_share(members, fraction) for _, members in _classes(split)]).sort().values]
 
 
 def _classes(split: Split) -> Iterator[tuple[int, Tensor]]:
-    """Every label, and the rows that have it."""
+    """Every label with its rows."""
     for label in split.labels.unique().tolist():
         yield label, (split.labels == label).nonzero()[:, 0]
 
 
 def _share(members: Tensor, share: float) -> Tensor:
-    """The first of them, this share and at least one."""
+    """The first ones: this share, at least one."""
     return members[: max(1, round(share * len(members)))]
 
 
-def _as_split(data: Data, name: str) -> Split:
-    """Images and labels, however they come, as a split."""
+def _as_split(data: Data, name: str, part: str) -> Split:
+    """Images and labels, however they are given, as a split."""
     if isinstance(data, Split):
-        return data
-    try:
-        images, labels = data if isinstance(data, tuple) else zip(*data, strict=True)
-        pixels = images if isinstance(images, Tensor) else torch.from_numpy(np.stack([_array(i) for i in images]))
-        numbers = labels if isinstance(labels, Tensor) else torch.from_numpy(np.stack([_array(i) for i in labels]))
-        if len(pixels) != len(numbers) or len(pixels) == 0:
-            raise ValueError(f"{len(pixels)} images and {len(numbers)} labels")
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"the data of task {name!r} cannot be used ({error}): expected two tensors, or a Dataset of an image, "
-            "(channels, height, width), and a label for each"
-        ) from None
-    if pixels.is_floating_point():
-        if not (pixels.min() >= 0 and pixels.max() <= 1):  # so that NaN fails, too
-            raise ValueError(
-                f"the images of task {name!r} go from {pixels.min():g} to {pixels.max():g}: "
-                "expected numbers from 0 to 1, or uint8"
-            )
-        pixels = (pixels * 255).round().to(torch.uint8)
-    return Split(pixels, numbers if numbers.is_floating_point() else numbers.long())
+        split = data
+    else:
+        try:
+            split = Split(*read_data(data))
+        except ValueError as error:
+            raise ValueError(f"the {part} data of task {name!r} cannot be used: {error}") from None
+    check_labels(split, name)
+    return split
 
 
-def _array(value: Any) -> NDArray[Any]:
-    """An image, or a label, as an array; a Pillow image has its channels last, or none, and gets them first."""
-    if isinstance(value, Tensor):
-        found: NDArray[Any] = value.numpy(force=True)
-        return found
-    array = np.array(value)
-    if isinstance(value, Image.Image):
-        return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
-    return array
+def _as_indices(split: Split, values: Tensor, name: str, part: str) -> Split:
+    """Replace labels by their place among these values, which are sorted."""
+    places = torch.searchsorted(values, split.labels).clamp(max=len(values) - 1)
+    strange = split.labels[values[places] != split.labels]
+    if len(strange):
+        raise ValueError(f"the {part} labels of task {name!r} contain {int(strange[0])}, which no training image has")
+    return Split(split.images, places)

@@ -1,25 +1,29 @@
-"""Scenarios: every registered one keeps the promises of a scenario, and a user's own data becomes one."""
+"""Every registered scenario keeps the promises of a scenario, and a user's own is found like the others."""
 
 from __future__ import annotations
 
-import logging
+import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from torch.utils.data import TensorDataset
 
 from hashroute.data import DATASETS, dataset_status
+from hashroute.recipe import recipe_for
 from hashroute.scenarios import (
+    find_scenario,
     load_scenario,
+    published_results,
     register_scenario,
+    registry,
     scenario_names,
+    scenario_recipe,
+    scenario_summaries,
 )
-from hashroute.tasks import Scenario, Split, Task
+from hashroute.tasks import Scenario, Split
 from support import NEEDS
 
 TASKS = {
@@ -126,181 +130,76 @@ def test_a_fraction_keeps_every_class_in_proportion() -> None:
         assert rows(small.train) <= rows(task.train)
 
 
-def test_ones_own_tensors_and_datasets() -> None:
-    images = torch.rand(40, 3, 6, 6)
-    labels = torch.arange(40) % 4
-    tasks = [
-        Task.from_data("tensors", (images, labels), (images[:8], labels[:8])),
-        Task.from_data("dataset", TensorDataset(images, labels), TensorDataset(images[:8], labels[:8]), list("abcd")),
-        Task.from_data(
-            "split", Split((images * 255).round().byte(), labels), Split((images[:8] * 255).byte(), labels[:8])
-        ),
-    ]
-    scenario = Scenario("mine", tuple(tasks))
-    assert scenario.image_shape == (3, 6, 6)
-    assert torch.equal(tasks[0].train.images, tasks[1].train.images)
-    assert torch.equal(tasks[0].train.images, tasks[2].train.images)
-    assert tasks[0].class_names == ("tensors: 0", "tensors: 1", "tensors: 2", "tensors: 3")
-    assert scenario.images == [[36, 4, 8]] * 3
-    assert scenario.sizes() == "images to train on / validate / test: tensors to split (each) 36 / 4 / 8"
-    larger = replace(tasks[0], name="larger", test=tasks[0].train)
-    assert (
-        Scenario("mine", (larger, *tasks)).sizes().endswith(": larger 36 / 4 / 36; tensors to split (each) 36 / 4 / 8")
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """Scenarios that a test registers are gone after it."""
+    before = dict(registry._SPECS)
+    yield
+    registry._SPECS.clear()
+    registry._SPECS.update(before)
+
+
+@pytest.mark.usefixtures("registered")
+def test_ones_own_scenario_is_found_by_name() -> None:
+    @register_scenario("mine", epochs=(3, 2))
+    def mine(pairs: int = 1) -> Scenario:
+        """Some digits.
+
+        And more about them.
+        """
+        return Scenario("mine", load_scenario("digits").tasks[:pairs])
+
+    assert scenario_names()[-1] == "mine"
+    assert scenario_summaries()["mine"] == "Some digits."
+    assert len(load_scenario("mine", pairs=2).tasks) == 2
+    assert scenario_recipe(load_scenario("mine")) == replace(recipe_for((1, 8, 8), classes=2), epochs=(3, 2))
+    with pytest.raises(ValueError, match="there is a scenario 'mine' already: choose another name"):
+        register_scenario("mine")(mine)
+    with pytest.raises(ValueError, match="there is a scenario 'mixed' already: choose another name"):
+        register_scenario("mixed")(mine)
+
+
+def test_recipes_of_scenarios() -> None:
+    digits = load_scenario("digits")
+    assert scenario_recipe(digits).epochs == (10,)
+    assert scenario_recipe(Scenario("unknown", digits.tasks)) == recipe_for((1, 8, 8), classes=2)
+    with pytest.raises(
+        ValueError, match=r"scenario 'digits' has no published recipe: expected one of pairwise-mnist, f"
+    ):
+        scenario_recipe(digits, "paper")
+    published = [name for name in scenario_names() if find_scenario(name).published_recipe is not None]
+    assert published == ["pairwise-mnist", "fashion-mnist", "svhn-cifar100"]
+    for name in published:
+        assert find_scenario(name).recipe((1, 28, 28), 10, "paper").scaling == "data set"
+        for accuracies in published_results(name).values():
+            assert len(accuracies) == len(TASKS[name])
+    assert published_results("split-cifar100") == published_results("unknown") == {}
+
+
+def test_names_and_summaries_need_no_torch() -> None:
+    path = Path(registry.__file__)
+    check = (
+        f"import runpy, sys; found = runpy.run_path({str(path)!r});"
+        "assert 'torch' not in sys.modules; print(*found['scenario_summaries']())"
     )
+    shown = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert shown.stdout.split() == list(registry.BUILT_IN), shown.stderr
 
 
-def test_arrays_and_pillow_images_are_data_too() -> None:
-    pixels = np.arange(20 * 6 * 5 * 3).reshape(20, 6, 5, 3).astype(np.uint8)
-    labels = np.arange(20) % 2
-    arrays = Task.from_data("arrays", (pixels.transpose(0, 3, 1, 2), labels), (pixels.transpose(0, 3, 1, 2), labels))
-    pairs = [(Image.fromarray(image), int(label)) for image, label in zip(pixels, labels, strict=True)]
-    pictures = Task.from_data("pictures", pairs, pairs)
-    assert arrays.train.images.shape[1:] == (3, 6, 5)
-    assert torch.equal(arrays.train.images, pictures.train.images)
-
-
-def test_every_class_is_held_out_however_small() -> None:
-    labels = torch.tensor([0] * 200 + [1] * 4 + [2] * 2)
-    task = Task.from_data("uneven", (torch.rand(206, 1, 2, 2), labels), (torch.rand(206, 1, 2, 2), labels))
-    assert task.validation.labels.bincount().tolist() == [20, 1, 1]
-    assert task.train.labels.bincount().tolist() == [180, 3, 1]
-
-
-BAD = {
+MISTAKES = {
     "unknown": (lambda: load_scenario("imagenet"), "there is no scenario 'imagenet': expected one of digits, "),
+    "type": (lambda: load_scenario(("a", "b")), "the scenario is a tuple: expected a name, one of digits, "),
     "fraction": (lambda: load_scenario("digits", fraction=0), "fraction is 0: expected a number above 0, up to 1"),
-    "twice": (lambda: register_scenario("digits")(lambda: None), "there is a scenario 'digits' already"),
-    "no tasks": (lambda: Scenario("mine", ()), "scenario 'mine' has no tasks"),
-    "range": (lambda: task(images=torch.rand(20, 1, 4, 4) * 9), "of task 'mine' go from .* expected numbers from"),
-    "labels": (lambda: task(names=["a"]), "labels of task 'mine' go from 0 to 1: expected 0 to 0"),
-    "few": (lambda: task(images=torch.rand(3, 1, 4, 4)), "class 1 of 'mine' has one image: expected at least two"),
-    "nan": (lambda: task(images=torch.full((20, 1, 4, 4), float("nan"))), "of task 'mine' go from nan to nan"),
-    "counts": (lambda: own(torch.rand(9, 1, 4, 4), torch.zeros(8)), "the data of task 'mine' cannot be used"),
-    "part labels": (lambda: own(torch.rand(9, 1, 4, 4), torch.arange(9) % 2 + 0.5), "labels .* are torch.float"),
-    "one-hot": (lambda: own(torch.rand(9, 1, 4, 4), torch.eye(9)[:, :2].long()), r"torch.int64 of shape \(.*, 2\)"),
-    "words": (lambda: own(torch.rand(2, 1, 4, 4), ["cat", "dog"]), "the data of task 'mine' cannot be used"),
-    "sizes": (lambda: Task.from_data("mine", [(np.zeros((1, n, 4)), 0) for n in (4, 5)], []), "cannot be used"),
-    "nothing": (lambda: Task.from_data("mine", [], []), "the data of task 'mine' cannot be used"),
-    "none": (lambda: Task.from_data("mine", None, None), "the data of task 'mine' cannot be used"),
-    "empty": (lambda: own(torch.zeros(0, 1, 4, 4), torch.zeros(0)), "0 images and 0 labels"),
-    "number": (lambda: replace(task(), name=7), "a task has the name 7: expected text, such as '7'"),
-    "augmentation": (lambda: task(augmentations=["rotate"]), r"\['rotate'\]: expected some of flip, shift"),
     "no folder": (lambda: load_scenario("folders"), "scenario 'folders' cannot be made with no options: missing"),
     "option": (lambda: load_scenario("digits", size=3), "cannot be made with {'size': 3}: got an unexpected"),
-    "shapes": (lambda: task(test=torch.rand(4, 1, 5, 5)), "task 'mine' has images of different shapes"),
-    "other shape": (lambda: Scenario("x", (task(), task(torch.rand(20, 3, 4, 4)))), "the tasks before it of"),
-}  # fmt: skip
+    "shape": (lambda: recipe_for(32), "the image shape is 32: expected channels, height and width"),
+    "small": (lambda: recipe_for((1, 3, 9)), "images are of 3 x 9 pixels: expected at least 4 x 4"),
+}
 
 
-def own(images: object, labels: object) -> Task:
-    return Task.from_data("mine", (images, labels), (images, labels), ["a", "b"])
-
-
-def task(
-    images: torch.Tensor | None = None,
-    test: torch.Tensor | None = None,
-    names: list[str] | None = None,
-    augmentations: tuple[str, ...] = (),
-) -> Task:
-    images = torch.rand(20, 1, 4, 4) if images is None else images
-    test = images[:4] if test is None else test
-    return Task.from_data(
-        "mine", (images, torch.arange(len(images)) % 2), (test, torch.arange(len(test)) % 2), names, augmentations
-    )
-
-
-@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_is_one_clear_line(case: str) -> None:
-    make, message = BAD[case]
+    make, message = MISTAKES[case]
     with pytest.raises(ValueError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
-
-
-def save_image(path: Path, mode: str, size: tuple[int, int], value: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    channels = {"L": (), "RGB": (3,), "RGBA": (4,)}[mode]
-    image = Image.fromarray(np.full((*size[::-1], *channels), value, np.uint8))
-    if mode == "RGBA":
-        image.putalpha(255)
-    image.save(path)
-
-
-@pytest.fixture
-def album(tmp_path: Path) -> Path:
-    """Two tasks of two classes, in several formats and sizes, with a broken file and a hidden one."""
-    for number in range(30):
-        mode, ending = [("RGB", "png"), ("L", "jpg"), ("RGBA", "png"), ("RGB", "bmp")][number % 4]
-        for task_name, class_name, value in (
-            ("1-pets", "cat", 10),
-            ("1-pets", "dog", 200),
-            ("2-cars", "a", 50),
-            ("2-cars", "b", 90),
-        ):
-            save_image(tmp_path / task_name / class_name / f"{number}.{ending}", mode, (20 + number, 30), value)
-    (tmp_path / "1-pets" / "cat" / "notes.txt").write_text("not an image")
-    (tmp_path / "1-pets" / "cat" / ".hidden").write_text("nor this")
-    truncated = tmp_path / "1-pets" / "dog" / "0.png"
-    truncated.write_bytes(truncated.read_bytes()[:40])
-    (tmp_path / "readme.txt").write_text("beside the tasks")
-    return tmp_path
-
-
-def test_folders_of_images(album: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        scenario = load_scenario("folders", folder=album, size=16)
-    assert [task.name for task in scenario.tasks] == ["1-pets", "2-cars"]
-    assert scenario.image_shape == (3, 16, 16)
-    pets = scenario.tasks[0]
-    assert pets.class_names == ("cat", "dog")
-    assert sum(len(split) for split in (pets.train, pets.validation, pets.test)) == 59
-    left_out = [record.getMessage() for record in caplog.records]
-    assert len(left_out) == 2
-    assert any("notes.txt is left out" in line for line in left_out)
-    assert any("0.png is left out" in line for line in left_out)
-    for split in (pets.train, pets.test):
-        assert (split.images.float().mean((1, 2, 3)) > 100).long().equal(split.labels)
-
-
-def test_folders_read_images_as_a_person_sees_them(tmp_path: Path) -> None:
-    folder = tmp_path / "odd"
-    ramp = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
-    sideways = Image.fromarray(np.repeat(np.linspace(0, 255, 32).astype(np.uint8)[None], 32, 0))
-    turned = Image.Exif()
-    turned[0x0112] = 6  # rotate by 90 degrees
-    for name, other in (("deep", "clear"), ("turned", "plain")):
-        for number in range(6):
-            for class_name in (name, other):
-                (folder / name / class_name).mkdir(parents=True, exist_ok=True)
-            if name == "deep":
-                Image.fromarray(ramp).save(folder / name / name / f"{number}.png")
-                hidden = Image.new("RGBA", (32, 32), (255, 0, 0, 0))
-                hidden.save(folder / name / other / f"{number}.png")
-            else:
-                sideways.save(folder / name / name / f"{number}.png", exif=turned)
-                sideways.save(folder / name / other / f"{number}.png")
-    deep, exif = load_scenario("folders", folder=folder, size=32).tasks
-    clear, ramps = (deep.train.images[deep.train.labels == label].float() for label in (0, 1))
-    assert (clear == 255).all()
-    assert ramps.mean() == pytest.approx(127, abs=1)
-    plain, rotated = (exif.train.images[exif.train.labels == label][0, 0] for label in (0, 1))
-    assert torch.equal(rotated, torch.rot90(plain, -1))
-
-
-def test_folders_in_grey(album: Path) -> None:
-    assert load_scenario("folders", folder=str(album), size=8, colour=False).image_shape == (1, 8, 8)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda album: album / "nowhere", "nowhere is not a folder"),
-        (lambda album: album / "1-pets" / "cat", "cat holds no folder: expected one for each task"),
-        (lambda album: album.joinpath("3-empty", "nothing").mkdir(parents=True) or album, "holds no image"),
-        (lambda album: album.joinpath("3-empty").mkdir() or album, "3-empty has 0 class folders"),
-    ],
-)  # fmt: skip
-def test_folders_that_are_not_a_scenario(album: Path, spoil: object, message: str) -> None:
-    folder = spoil(album)
-    with pytest.raises(ValueError, match=message):
-        load_scenario("folders", folder=folder)
