@@ -1,17 +1,22 @@
 """Continual learning with hash-routed networks."""
 
-from hashroute.learners import create_learner, load_learner, register_learner
-from hashroute.learners.learner import Learner
-from hashroute.learners.objectives import Objective, register_objective
-from hashroute.nn.backbones import register_backbone
-from hashroute.nn.network import HashRoutedNetwork, Routing
-from hashroute.nn.units import UnitSpec
-from hashroute.scenarios import load_scenario, register_scenario
-from hashroute.tasks import Scenario, Task
-from hashroute.training.result import RunResult
-from hashroute.training.run import run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hashroute.learners import create_learner, load_learner, register_learner
+    from hashroute.learners.learner import Learner
+    from hashroute.learners.objectives import Objective, register_objective
+    from hashroute.nn.backbones import register_backbone
+    from hashroute.nn.network import HashRoutedNetwork, Routing
+    from hashroute.nn.units import UnitSpec
+    from hashroute.scenarios import load_scenario, register_scenario
+    from hashroute.tasks import Scenario, Task
+    from hashroute.training.result import Comparison, RunResult
+    from hashroute.training.run import run
 
 __all__ = [
+    "Comparison",
     "HashRoutedNetwork",
     "Learner",
     "Objective",
@@ -31,3 +36,28 @@ __all__ = [
     "run",
 ]
 __version__ = "0.1.0"
+
+_MODULES = {
+    "learners": ("create_learner", "load_learner", "register_learner"),
+    "learners.learner": ("Learner",),
+    "learners.objectives": ("Objective", "register_objective"),
+    "nn.backbones": ("register_backbone",),
+    "nn.network": ("HashRoutedNetwork", "Routing"),
+    "nn.units": ("UnitSpec",),
+    "scenarios": ("load_scenario", "register_scenario"),
+    "tasks": ("Scenario", "Task"),
+    "training.result": ("Comparison", "RunResult"),
+    "training.run": ("run",),
+}
+"""Where each name comes from. It is imported when it is first used: torch takes seconds."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"hashroute.{module}"), name)
+    raise AttributeError(f"module 'hashroute' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""Devices to compute on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def find_device(name: str) -> torch.device:
-    """The device of this name; an error if it is not there."""
+    """The device with this name; "auto" is an accelerator if there is one. An error if the machine does not have it."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -14,7 +14,6 @@ def find_device(name: str) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(
-            f"--device is {name!r}, which this machine does not have or does not know: "
-            "expected auto, cpu, or an accelerator that torch sees; leave it out to let hashroute choose"
+            f"device {name!r} is not available on this machine: expected auto, cpu, or an accelerator that torch finds"
         ) from None
     return device

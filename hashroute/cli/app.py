@@ -1,4 +1,4 @@
-"""The command `hashroute`."""
+"""The command `hashroute`. Each command has a file of its own, which imports torch only when the command runs."""
 
 from __future__ import annotations
 
@@ -8,105 +8,82 @@ from collections.abc import Sequence
 
 import tyro
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import hashroute
 from hashroute.cli.ablate import AblateSettings, run_ablation
 from hashroute.cli.bench import BenchSettings, run_bench
+from hashroute.cli.data import DataSettings, run_data
 from hashroute.cli.demo import DemoSettings, run_demo
 from hashroute.cli.inspect import InspectSettings, run_inspect
+from hashroute.cli.report import ReportSettings, run_report
 from hashroute.cli.search import SearchSettings, run_search
-from hashroute.data import DATASETS, check_name, data_folder, dataset_status, load_dataset
-from hashroute.data.files import VARIABLE
-from hashroute.reporting.page import ReportSettings, run_report
 
 DESCRIPTION = """Continual learning with hash-routed networks: one model that learns task after task.
 
-Start with `hashroute demo`: it needs no data and takes seconds. `hashroute COMMAND --help` lists a command's options,
-`hashroute --version` prints the version."""
+Start with `hashroute demo`: it needs no data and takes seconds. `hashroute COMMAND --help` lists the options of a
+command, `hashroute --version` prints the version."""
 
 app = tyro.extras.SubcommandApp()
 
 
 @app.command
 def demo(settings: tyro.conf.OmitArgPrefixes[DemoSettings]) -> None:
-    """Learn five pairs of handwritten digits, one after the other, and see what is still known after each.
+    """Learn five pairs of handwritten digits, one after the other, and compare what five learners still know.
 
-    Takes seconds, downloads nothing, and saves the run.
+    Takes seconds, downloads nothing, and saves the runs.
     """
-    run_demo(settings, shlex.join(["hashroute", *sys.argv[1:]]), Console())
+    run_demo(settings, _command(), Console())
 
 
 @app.command
-def data(download: tyro.conf.Positional[tuple[str, ...]] = ()) -> None:
-    """List the image data sets: what is there, what is missing and how to get it.
-
-    Args:
-        download: Data sets to download first if they are missing, by name; `all` for all of them.
-    """
-    console = Console()
-    names = tuple(DATASETS) if "all" in download else download
-    for name in names:
-        check_name(name)
-    for name in names:
-        load_dataset(name)
-    table = Table("data set", "what is there", header_style="")
-    for name in DATASETS:
-        status = dataset_status(name)
-        if status.sizes:
-            said = "{:,} images to train on, {:,} to test on".format(*status.sizes)
-        else:
-            said = status.problem or f"missing: {', '.join(status.missing)}; get it with: hashroute data {name}"
-        table.add_row(name, Text(said))
-    console.print(table)
-    console.print(f"folder: {data_folder()} (set {VARIABLE} to use another)", markup=False, soft_wrap=True)
+def data(settings: tyro.conf.OmitArgPrefixes[DataSettings]) -> None:
+    """List the image data sets, and download missing ones."""
+    run_data(settings, Console())
 
 
 @app.command
 def bench(settings: tyro.conf.OmitArgPrefixes[BenchSettings]) -> None:
-    """Compare learners on a scenario: learners and seeds side by side, every finished run kept at once.
+    """Compare learners on a scenario. Every finished run is kept.
 
-    Finished runs are skipped next time; a run that was stopped goes on with --resume, to the same numbers.
+    Finished runs are skipped next time. An unfinished run is continued with --resume and reaches the same numbers.
     """
     try:
         failed = run_bench(settings, Console())
     except KeyboardInterrupt:
-        arguments = [part for part in sys.argv[1:] if part != "--resume"]
+        arguments = [part for part in sys.argv[1:] if part not in ("--resume", "--replace")]
         again = shlex.join(["hashroute", *arguments, "--resume"])
-        raise KeyboardInterrupt(f"stopped; every finished epoch was kept: go on with {again}") from None
-    if failed:
-        raise SystemExit(1)
+        raise KeyboardInterrupt(f"stopped; every finished epoch is kept: continue with {again}") from None
+    _end(failed)
 
 
 @app.command
 def inspect(settings: tyro.conf.OmitArgPrefixes[InspectSettings]) -> None:
-    """Look into a model: its units and how they are used, the tasks it knows, what it weighs, what it decided."""
-    run_inspect(settings, shlex.join(["hashroute", *sys.argv[1:]]), Console())
+    """Show the units, tasks, size and decisions of a saved model."""
+    run_inspect(settings, _command(), Console())
 
 
 @app.command
 def search(settings: tyro.conf.OmitArgPrefixes[SearchSettings]) -> None:
-    """Search for learners' options on validation images of a scenario; test images are never looked at."""
-    run_search(settings, Console())
+    """Search for learner options on the validation images of a scenario. Test images are not used."""
+    _end(run_search(settings, Console()))
 
 
 @app.command
 def ablate(settings: tyro.conf.OmitArgPrefixes[AblateSettings]) -> None:
-    """Change one part of the published hash-routed network at a time, on pairwise-mnist, as the paper's appendix does.
+    """Repeat the paper's ablation: change one part of the published network at a time, on pairwise-mnist.
 
-    Differences from the baseline get a sign only where they exceed two standard errors.
+    A difference from the baseline gets a sign only if it exceeds two standard errors.
     """
-    run_ablation(settings, Console())
+    _end(run_ablation(settings, Console()))
 
 
 @app.command
 def report(settings: tyro.conf.OmitArgPrefixes[ReportSettings]) -> None:
-    """Make a page about runs, that opens from the disk, and its figures for papers.
+    """Make an HTML page about runs, with figures for papers.
 
-    Takes runs' folders, folders of them and result files, also while runs are still going.
+    Takes folders of runs and result files, also while runs are in progress.
     """
-    run_report(settings, shlex.join(["hashroute", *sys.argv[1:]]), Console())
+    run_report(settings, _command(), Console())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,9 +101,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        # An interrupt within code made from text, as imports of others have it, is noted by Python, which would end
-        # with the signal instead of our code; running any such code strikes that note out.
+        # Python notes an interrupt inside code that was made from text (imports of some packages are), and would end
+        # with the signal instead of our code. Running any such code removes the note.
         exec("")
         print(f"hashroute: {str(error) or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
         return 130
     return 0
+
+
+def _command() -> str:
+    """The command as it was typed."""
+    return shlex.join(["hashroute", *sys.argv[1:]])
+
+
+def _end(failed: int) -> None:
+    """Exit with code 1 if runs failed."""
+    if failed:
+        raise SystemExit(1)

@@ -1,7 +1,8 @@
-"""The demo: five learners learn five pairs of handwritten digits, one after the other, and are asked about all of them.
+"""hashroute demo: five learners learn five pairs of handwritten digits, one after the other.
 
-The digits come with scikit-learn, so nothing is downloaded. Beside `hrn` stand the network of the paper, a plain one
-that nothing protects, and two controls with nothing to forget: `hash-only` learns heads alone, `separate` starts anew.
+The digits come with scikit-learn, so nothing is downloaded. `hrn` is compared with the paper's network, with a plain
+network that forgets, and with two controls that cannot forget: `hash-only` trains heads alone, and `separate` trains a
+new network for each task.
 """
 
 from __future__ import annotations
@@ -12,75 +13,74 @@ import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from hashroute.devices import find_device
-from hashroute.learners.options import options_to_dict
-from hashroute.reporting.page import ReportSettings, run_report
-from hashroute.reporting.tables import summary_table
-from hashroute.scenarios import load_scenario, scenario_recipe
-from hashroute.storage import insert_seed, write_json
-from hashroute.training.run import run
-from hashroute.training.workers import check_counts
+from hashroute.cli.options import check_counts, say
+
+if TYPE_CHECKING:
+    from hashroute.training.result import Comparison
 
 LEARNERS = ("hrn", "hrn-paper", "vc", "hash-only", "separate")
 
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """Recipe of the demo."""
+    """Settings of the demo."""
 
     seed: int = 0
-    """Seed of weights, hash functions and batches: the same seed gives the same result."""
+    """Seed of weights, hash functions and batches. The same seed gives the same result."""
     epochs: int = 10
     """Passes over each task's training images."""
     device: str = "auto"
-    """Where to compute: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
+    """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
     output: Path = Path("runs")
     """Folder in which the demo gets a folder of its own."""
 
 
 def run_demo(settings: DemoSettings, command: str, console: Console) -> Path:
-    """Train, save and show; returns the demo's folder, which appears whole or not at all."""
+    """Train, save and show; returns the folder of the demo, which appears only when it is complete."""
+    from hashroute.cli.report import ReportSettings, run_report
+
     check_counts(epochs=settings.epochs)
     if not 0 <= settings.seed < 2**63:
         raise ValueError(f"--seed is {settings.seed}: expected a whole number from 0 to below 2^63")
     unfinished = settings.output / f".demo-{time.time_ns()}"
-    unfinished.mkdir(parents=True)  # before the work: an unwritable folder should not cost a run
+    unfinished.mkdir(parents=True)  # before the work: a folder without write permission must not cost a run
     try:
-        content = train(settings, command, unfinished, console)
+        comparison = train(settings, command, unfinished, console)
         folder = free_name(settings.output / f"demo-seed{settings.seed}")
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    show(content, console)
-    console.print(f"saved in {folder}", markup=False, highlight=False, soft_wrap=True)
+    show(comparison, console)
+    say(console, f"saved in {folder}")
     if importlib.util.find_spec("matplotlib") is None:
-        console.print("for a page about it: pip install 'hashroute[plots]'", markup=False, highlight=False)
+        say(console, "for a page with figures: pip install 'hashroute[plots]'")
     else:
         again = shlex.join(["hashroute", "report", str(folder), "--output", str(folder)])
         run_report(ReportSettings((folder,), folder), again, console)
     return folder
 
 
-def train(settings: DemoSettings, command: str, folder: Path, console: Console) -> dict[str, Any]:
-    """Take every learner through all tasks, each into a folder of its own; returns what results.json holds."""
+def train(settings: DemoSettings, command: str, folder: Path, console: Console) -> Comparison:
+    """Train every learner on all tasks, each in a folder of its own, and write results.json."""
+    import torch
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from hashroute.devices import find_device
+    from hashroute.scenarios import load_scenario, scenario_recipe
+    from hashroute.training.result import Comparison
+    from hashroute.training.run import run
+    from hashroute.training.sweep import folder_name
+
     device = find_device(settings.device)
-    torch.set_num_threads(1)  # batches this small gain nothing from more, and lose a lot on a busy machine
+    torch.set_num_threads(1)  # more threads do not help such small batches, and are slow on a busy machine
     scenario = load_scenario("digits")
-    common = replace(scenario_recipe(scenario, "default"), epochs=(settings.epochs,))
-    content: dict[str, Any] = {
-        "scenario": scenario.name,
-        "tasks": [task.name for task in scenario.tasks],
-        "recipe": {"profile": "default", "fraction": 1.0, **common.to_dict()},
-        "command": command,
-        "learners": {},
-    }
+    recipe = replace(scenario_recipe(scenario, "default"), epochs=(settings.epochs,))
+    tasks = [task.name for task in scenario.tasks]
+    comparison = Comparison(scenario.name, tasks, scenario.images, recipe.to_dict(), command=command)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=len(LEARNERS) * len(scenario.tasks) * settings.epochs)
@@ -89,48 +89,53 @@ def train(settings: DemoSettings, command: str, folder: Path, console: Console) 
             def advance(record: dict[str, Any], name: str = name) -> None:
                 progress.update(bar, advance=1, description=f"{name} learns {record['task']}")
 
-            outcome, learner = run(
+            result, _ = run(
                 scenario,
                 name,
-                common,
+                recipe,
                 settings.seed,
-                folder=folder / f"{name}-seed{settings.seed}",
-                checkpoints=False,  # a demo is whole or not there
+                folder=folder / folder_name(name, settings.seed),
+                checkpoints=False,  # an incomplete demo is not kept
                 device=device,
                 on_epoch=advance,
                 command=command,
             )
-            entry = content["learners"][name] = {"seeds": [], "options": options_to_dict(learner.options)}
-            insert_seed(entry, settings.seed, outcome.to_dict())
-    write_json(folder / "results.json", content)
-    return content
+            comparison.add(result)
+    comparison.write(folder / "results.json")
+    return comparison
 
 
 def free_name(folder: Path) -> Path:
     """This folder, or the first of folder-2, folder-3, ... that does not exist."""
-    number, candidate = 1, folder
+    count, candidate = 1, folder
     while candidate.exists():
-        number += 1
-        candidate = folder.with_name(f"{folder.name}-{number}")
+        count += 1
+        candidate = folder.with_name(f"{folder.name}-{count}")
     return candidate
 
 
-def show(content: dict[str, Any], console: Console) -> None:
-    """The accuracy of every task after every task, of hrn; a line for each learner; and what hrn decided."""
-    entry = content["learners"]["hrn"]
+def show(comparison: Comparison, console: Console) -> None:
+    """The accuracy matrix of hrn, a line for each learner, and the decisions of hrn."""
+    from rich.table import Table
+
+    from hashroute.reporting.decisions import describe
+    from hashroute.reporting.results import headline
+    from hashroute.reporting.table import to_terminal
+
+    result = comparison.learners["hrn"][0]
     table = Table(title="hrn: test accuracy, %", title_justify="left", header_style="")
     table.add_column("after learning")
-    for task in content["tasks"]:
+    for task in comparison.tasks:
         table.add_column(task.replace(" or ", "/"), justify="right")
-    for task, row in zip(content["tasks"], entry["accuracy"][0], strict=True):
+    for task, row in zip(comparison.tasks, result.accuracy, strict=True):
         table.add_row(task, *("" if value is None else f"{value:.1f}" for value in row))
-    console.print(table, summary_table(content), sep="\n")
-    console.print("what hrn decided about each task, from validation images:", highlight=False)
+    console.print(table, to_terminal(headline(comparison)), sep="\n")
+    console.print("decisions of hrn about each task, on validation images:", highlight=False)
     decisions = Table.grid(padding=(0, 1))
-    for decision in entry["decisions"][0]:
-        task, said = f"  {decision['task']}:", decision["said"].removeprefix(f"{decision['task']}: ")
-        decisions.add_row(task, said)
-        if not console.is_terminal:  # where a line has no end
-            console.print(task, said, highlight=False, soft_wrap=True)
+    for decision in result.decisions:
+        task, _, text = describe(decision).partition(": ")
+        decisions.add_row(f"  {task}:", text)
+        if not console.is_terminal:  # a file or pipe has no line length
+            console.print(f"  {task}:", text, highlight=False, soft_wrap=True)
     if console.is_terminal:
         console.print(decisions)

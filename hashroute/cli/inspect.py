@@ -1,4 +1,4 @@
-"""hashroute inspect: what is in the folder of a model."""
+"""hashroute inspect: the content of a model's folder."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hashroute.learners import load_learner
-from hashroute.learners.registry import import_plugins
-from hashroute.reporting.page import ReportSettings, run_report
-from hashroute.training import metrics
+from hashroute.cli.options import say
 
 
 @dataclass(frozen=True)
 class InspectSettings:
-    """What to look at."""
+    """The model to inspect."""
 
     model: tyro.conf.Positional[Path]
-    """Folder of a run, or one that a learner was saved in."""
+    """Folder of a run, or folder in which a learner was saved."""
     json: bool = False
-    """Print one JSON object for programs, and nothing else."""
+    """Print one JSON object and nothing else."""
     html: Path | None = None
-    """Folder for a page about it, as `hashroute report` writes it."""
+    """Folder for a page about the run, as `hashroute report` writes it."""
     plugins: tuple[str, ...] = ()
-    """Python modules to import first, which register learners of your own."""
+    """Python modules to import first. They register your own learners or backbones."""
 
 
 def run_inspect(settings: InspectSettings, command: str, console: Console) -> None:
     """Show what is known about a model."""
+    from hashroute.cli.report import ReportSettings, run_report
+    from hashroute.learners.registry import import_plugins
+
     import_plugins(settings.plugins)
     found = inspect_model(settings.model)
     if settings.html is not None:
@@ -44,26 +44,29 @@ def run_inspect(settings: InspectSettings, command: str, console: Console) -> No
         show(found, console)
 
 
-def inspect_model(folder: str | Path) -> dict[str, Any]:
-    """What is known about the model in a folder: from the model itself, and from what a run wrote down beside it."""
-    folder = Path(folder)
+def inspect_model(folder: Path) -> dict[str, Any]:
+    """What is known about the model in a folder: from the model itself, and from the files of its run."""
+    from hashroute.learners import load_learner
+    from hashroute.training import metrics
+    from hashroute.training.run_folder import RunFolder
+
     learner = load_learner(folder)
-    settings = _read(folder / "settings.json") or {}
-    result = _read(folder / "result.json") or {}
-    epochs = [_parse(folder / "epochs.jsonl", line) for line in _lines(folder / "epochs.jsonl")]
-    matrix = result.get("accuracy") or [record["accuracy"] for record in epochs if "accuracy" in record]
-    rows = matrix if isinstance(matrix, list) else [None]
-    if any(not isinstance(row, list) or len(row) != len(learner.tasks) for row in rows):
-        raise ValueError(f"{folder} holds accuracies of other tasks than its model knows: they are of another run")
-    one_by_one = len(matrix) == len(learner.tasks) and matrix[0][0] is not None  # else all were learned at once
+    record = RunFolder(folder).read() if RunFolder(folder).begun else None
+    if record is not None and record.notes:
+        raise ValueError(f"{folder} is damaged, {record.notes[0]}: remove the file to inspect the model alone")
+    matrix = [] if record is None else record.accuracy
+    if any(len(row) != len(learner.tasks) for row in matrix):
+        raise ValueError(f"{folder} holds accuracies of other tasks than its model knows: they belong to another run")
+    result = None if record is None else record.result
+    one_by_one = len(matrix) == len(learner.tasks) and not learner.at_once
     tasks = [
         {
             "name": task.name,
             "classes": list(task.class_names),
-            "right_after": matrix[number][number] if one_by_one else None,
-            "final": matrix[-1][number] if matrix else None,
+            "right_after": matrix[index][index] if one_by_one else None,
+            "final": matrix[-1][index] if matrix else None,
         }
-        for number, task in enumerate(learner.tasks)
+        for index, task in enumerate(learner.tasks)
     ]
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
     return {
@@ -71,14 +74,14 @@ def inspect_model(folder: str | Path) -> dict[str, Any]:
         "learner": learner.name,
         "seed": learner.seed,
         "image_shape": list(learner.image_shape),
-        "scenario": settings.get("scenario"),
-        "command": settings.get("command"),
-        "versions": settings.get("versions"),
-        "epochs": len(epochs),
-        "seconds": result.get("seconds"),
+        "scenario": None if record is None else record.settings.scenario,
+        "command": None if record is None else record.command,
+        "versions": None if record is None else record.versions,
+        "epochs": 0 if record is None else len(record.epochs),
+        "seconds": None if result is None else result.seconds,
         "tasks": tasks,
         "accuracy": metrics.final(matrix) if matrix else None,
-        "task_free": result.get("task_free"),
+        "task_free": None if result is None else result.task_free,
         "units": learner.unit_facts(),
         "parameters": learner.parameter_counts(),
         "bytes_kept": learner.bytes_kept(),
@@ -86,43 +89,23 @@ def inspect_model(folder: str | Path) -> dict[str, Any]:
             "model": sizes["learner.json"] + sizes["model.safetensors"],
             "folder": sum(sizes.values()),
         },
-        "decisions": learner.decisions,
+        "decisions": [decision.to_dict() for decision in learner.decisions],
     }
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    return _parse(path, path.read_text()) if path.exists() else None
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} is damaged: remove it to see what the model itself says")
-    return values
 
 
 # -------------------------------------------------------------------- for people
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """All of it, on a terminal."""
-
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    """Print all of it."""
+    from hashroute.reporting.decisions import describe
 
     where = "" if found["scenario"] is None else f" on {found['scenario']}"
     shape = " x ".join(map(str, found["image_shape"]))
-    said = f"{found['learner']}{where}, seed {found['seed']}: {len(found['tasks'])} tasks, images of {shape}"
-    said += f", {found['epochs']} epochs" if found["epochs"] else ""
-    say(said + ("" if found["seconds"] is None else f" in {found['seconds']:,.0f} s"))
-    tasks = Table("task", "classes", title="tasks known, accuracy in %", title_justify="left", header_style="")
+    text = f"{found['learner']}{where}, seed {found['seed']}: {len(found['tasks'])} tasks, images of {shape}"
+    text += f", {found['epochs']} epochs" if found["epochs"] else ""
+    say(console, text + ("" if found["seconds"] is None else f" in {found['seconds']:,.0f} s"))
+    tasks = Table("task", "classes", title="tasks, accuracy in %", title_justify="left", header_style="")
     for header in ("right after", "at the end"):
         tasks.add_column(header, justify="right")
     for task in found["tasks"]:
@@ -133,20 +116,20 @@ def show(found: dict[str, Any], console: Console) -> None:
         console.print(_unit_table(found["units"]))
     if found["accuracy"] is not None:
         free = found["task_free"]
-        rest = "" if not free else f"; with no task given {free['all_classes']:.1f} %, data set {free['dataset']:.1f} %"
-        say(f"accuracy: {found['accuracy']:.1f} % over all tasks{rest}")
-    say("weights: {encoder:,} in the encoder, {heads:,} in heads".format(**found["parameters"]))
+        rest = "" if not free else f"; task-free {free['all_classes']:.1f} %, data set found {free['dataset']:.1f} %"
+        say(console, f"accuracy: task-aware {found['accuracy']:.1f} %{rest}")
+    say(console, "weights: {encoder:,} in the encoder, {heads:,} in heads".format(**found["parameters"]))
     kept, disk = found["bytes_kept"], found["bytes_on_disk"]
-    say(f"kept between tasks: {_size(kept['weights'])} of weights, {_size(kept['memory'])} of memory")
-    say(f"on disk: {_size(disk['model'])}, with all that the folder holds {_size(disk['folder'])}")
+    say(console, f"kept between tasks: {_size(kept['weights'])} of weights, {_size(kept['memory'])} of memory")
+    say(console, f"on disk: {_size(disk['model'])}, all files of the folder {_size(disk['folder'])}")
     for decision in found["decisions"]:
-        say(f"decided {decision['said']}")
+        say(console, f"decision: {describe(decision)}")
     if found["command"]:
-        say(f"repeat it: {found['command']}")
+        say(console, f"repeat it: {found['command']}")
 
 
 def _unit_table(units: list[dict[str, Any]]) -> Table:
-    """A row for each unit, a column for each thing that there is to say."""
+    """A row for each unit, a column for each of its facts."""
     table = Table(title="units", title_justify="left", header_style="")
     for name in units[0]:
         table.add_column(name.replace("_", " "), justify="left" if isinstance(units[0][name], list) else "right")
@@ -164,7 +147,7 @@ def _cell(value: Any) -> str:
 
 
 def _few(names: list[str], most: int = 6) -> str:
-    """All names, or the first ones and how many more there are."""
+    """All names, or the first ones and the number of others."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 

@@ -1,177 +1,164 @@
-"""The search for learners' options: small, on validation images only, its outcome a file that comparisons use."""
+"""hashroute search: choose learner options on validation images."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
-from hashroute.learners import LEARNERS, find_learner
-from hashroute.learners.base import options_from_dict, parse_option
-from hashroute.recipe import Profile, result_name, with_defaults
-from hashroute.scenarios import load_scenario, scenario_recipe
-from hashroute.storage import write_json
-from hashroute.tasks import Scenario
-from hashroute.training import metrics
-from hashroute.training.run import run
-from hashroute.training.workers import check_counts, side_by_side
+from hashroute.cli.options import check_counts, check_fraction, parse_option, say
+
+if TYPE_CHECKING:
+    from hashroute.tasks import Scenario
+    from hashroute.training.result import Comparison, RunResult
+    from hashroute.training.sweep import SweepRun
+
+Grid = Mapping[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Recipe of a search."""
+    """Settings of a search."""
 
     scenario: tyro.conf.Positional[str] = "digits"
-    """Which tasks to learn."""
-    learners: tuple[str, ...] = tuple(name for name, kind in LEARNERS.items() if kind.grid)
-    """Whose options to search for."""
-    recipe: Profile = "default"
-    """How learners are trained: as published, or our own way."""
+    """Scenario to learn."""
+    learners: tuple[str, ...] = ()
+    """Learners whose options are searched; by default all that have a grid of values."""
+    recipe: Literal["default", "paper"] = "default"
+    """How learners are trained. `paper`: the published settings. `default`: our recommended settings."""
     fraction: float = 0.2
-    """Share of every task's training images that is used."""
+    """Share of every task's training images. Validation images are all used."""
     tasks: int | None = None
-    """Use the first tasks only; all, if left out."""
+    """Number of tasks to use, from the first one on; by default all."""
     values: tuple[str, ...] = ()
-    """Values to try in place of a learner's own, such as gpm.threshold=0.5,0.6; the others stay."""
+    """Values to try instead of a learner's grid, for example gpm.threshold=0.5,0.6."""
     seeds: int = 1
-    """Runs of each trial."""
+    """Number of runs of each combination of values."""
     jobs: int = 1
-    """Trials at the same time, one thread each."""
+    """Number of runs at the same time, each in a process with one thread."""
     output: Path | None = None
-    """File to write; NAME-search.json, if left out. One that is there is gone on with."""
+    """Result file of all runs; by default NAME-search.json. An existing one is continued."""
+
+    def command(self) -> str:
+        """The command of this search."""
+        parts = ["hashroute", "search", self.scenario, "--recipe", self.recipe, "--fraction", f"{self.fraction:g}"]
+        parts += ["--tasks", str(self.tasks)] if self.tasks else []
+        parts += ["--learners", *self.learners] if self.learners else []
+        parts += ["--values", *self.values] if self.values else []
+        return shlex.join([*parts, "--seeds", str(self.seeds)])
 
 
-def run_search(settings: SearchSettings, console: Console) -> Path:
-    """Try every combination of each learner's grid; returns the file with all trials and the best options."""
-    check_counts(seeds=settings.seeds, jobs=settings.jobs, tasks=1 if settings.tasks is None else settings.tasks)
-    for learner in settings.learners:
-        if not find_learner(learner).grid:
-            raise ValueError(f"learner {learner!r} has nothing to search for: leave it out")
+def run_search(settings: SearchSettings, console: Console) -> int:
+    """Try every combination of each learner's grid, write the best options; returns how many runs failed."""
+    from rich.table import Table
+
+    from hashroute.learners import find_learner
+    from hashroute.recipe import result_name
+    from hashroute.scenarios import scenario_recipe
+    from hashroute.storage import write_json
+    from hashroute.training import metrics
+    from hashroute.training.sweep import Sweep, SweepRun, SweepSettings, row_name
+
+    check_counts(seeds=settings.seeds, jobs=settings.jobs, tasks=settings.tasks)
+    check_fraction(settings.fraction)
     grids = _grids(settings)
-    if not 0 < settings.fraction <= 1:
-        raise ValueError(f"--fraction is {settings.fraction}: expected a number above 0, up to 1")
-    scenario = _load(settings.scenario, settings.fraction, settings.tasks)
-    common = scenario_recipe(scenario, settings.recipe)
+    load = partial(_load, settings.scenario, settings.fraction, settings.tasks)
+    scenario = load()
+    recipe = scenario_recipe(scenario, settings.recipe)
     path = settings.output or Path(f"{result_name(settings.scenario, settings.recipe)}-search.json")
-    found: dict[str, Any] = {
-        "scenario": settings.scenario,
-        "tasks": [task.name for task in scenario.tasks],
-        "fraction": settings.fraction,
-        "measure": "mean accuracy on validation images after the last task, percent",
-        "command": _command(settings),
-        "recipe": common.to_dict(),
-        "chosen": {},
-        "trials": [],
-    }
-    if path.exists():
-        kept = json.loads(path.read_text())
-        for part in ("scenario", "tasks", "fraction", "recipe"):
-            known = with_defaults(kept.get(part)) if isinstance(kept, dict) else None
-            if known != found[part]:
-                raise ValueError(f"{path} holds a search with other {part}: choose another --output, or delete it")
-        found["trials"], found["chosen"] = kept["trials"], choose(kept["trials"])
-        commands = kept["command"].split(" && ")  # all that made it, one after the other
-        found["command"] = " && ".join(dict.fromkeys([*commands, found["command"]]))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, found)  # before the work: an unwritable folder should not cost a search
-    done = [(trial["learner"], trial["options"], trial["seed"]) for trial in found["trials"]]
-    trials = [
-        (learner, options, seed)
-        for learner in settings.learners
-        for options in combinations(grids[learner])
+    tuned = path.with_name(f"{path.stem.removesuffix('-search')}-tuned.json")
+    usual = {name: find_learner(name).usual_options(scenario.name, scenario.image_shape) for name in grids}
+    runs = [
+        SweepRun(row_name(learner, options), learner, seed, {**usual[learner], **options})
+        for learner, grid in grids.items()
+        for options in combinations(grid)
         for seed in range(settings.seeds)
-        if (learner, options, seed) not in done
     ]
-    work = ((settings, *trial) for trial in trials)
-    for number, trial in enumerate(side_by_side(settings.jobs, _try, work), 1):
-        found["trials"].append(trial)
-        found["chosen"] = choose(found["trials"])
-        write_json(path, found)
-        said = ", ".join(f"{name} {value:g}" for name, value in trial["options"].items())
-        console.print(
-            f"{number} of {len(trials)}: {trial['learner']} with {said}, seed {trial['seed']}: "
-            f"{trial['final']:.2f} % (forgot {trial['forgetting']:.2f})",
-            highlight=False,
-            soft_wrap=True,
-        )
-    table = Table("learner", "chosen", header_style="")
-    for learner, options in found["chosen"].items():
+
+    def command(comparison: Comparison) -> str:
+        before = comparison.command.split(" && ") if comparison.command else []
+        return " && ".join(dict.fromkeys([*before, settings.command()]))
+
+    shared = SweepSettings(load, recipe, settings.recipe, settings.fraction, evaluate_on="validation")
+    sweep = Sweep(shared, runs, path, command)
+    done = itertools.count(1)
+    total = len(sweep.left)
+
+    def on_result(each: SweepRun, result: RunResult) -> None:
+        final, lost = metrics.final(result.accuracy), metrics.forgetting(result.accuracy)
+        text = f"{each.name}, seed {each.seed}: {final:.2f} %, forgetting {lost:.2f}"
+        say(console, f"{next(done)} of {total}: {text}")
+
+    failures = sweep.run(settings.jobs, on_result)
+    chosen = choose(sweep.comparison, grids)
+    write_json(tuned, {"command": sweep.comparison.command, "trials": str(path.name), "chosen": chosen})
+    table = Table("learner", "best options on validation images", header_style="")
+    for learner, options in chosen.items():
         table.add_row(learner, ", ".join(f"{name} {value:g}" for name, value in options.items()))
     console.print(table)
-    console.print(
-        f"saved in {path}; use it with hashroute bench --tuned {path}", markup=False, highlight=False, soft_wrap=True
-    )
-    return path
+    for failure in failures:
+        say(console, failure)
+    say(console, f"all runs in {path}; use the best options with: hashroute bench --tuned {tuned}")
+    return len(failures)
 
 
-def _grids(settings: SearchSettings) -> dict[str, dict[str, tuple[Any, ...]]]:
+def _grids(settings: SearchSettings) -> Mapping[str, Grid]:
     """By learner, the values of its options to try."""
-    grids = {learner: dict(find_learner(learner).grid) for learner in settings.learners}
+    from hashroute.learners import find_learner, learner_names
+    from hashroute.learners.options import options_from_dict
+
+    learners = settings.learners or [name for name in learner_names() if find_learner(name).grid]
+    grids: dict[str, dict[str, tuple[Any, ...]]] = {}
+    for learner in learners:
+        grids[learner] = dict(find_learner(learner).grid)
+        if not grids[learner]:
+            raise ValueError(f"learner {learner!r} has no options to search: leave it out")
     for text in settings.values:
-        learner, name, said = parse_option("--values", text, settings.learners)
+        learner, name, given = parse_option("--values", text, list(grids))
         kind = find_learner(learner).Options
         whole = isinstance(getattr(kind(), name, None), int)
         try:
-            values = tuple(map(int if whole else float, said.split(",")))
+            values = tuple(map(int if whole else float, given.split(",")))
         except ValueError:
             numbers = "whole numbers" if whole else "numbers"
-            raise ValueError(f"--values has {text!r}: expected {numbers} behind the =, with commas between") from None
+            raise ValueError(f"--values has {text!r}: expected {numbers} after the =, separated by commas") from None
         grids[learner][name] = values
         for value in values:
             options_from_dict(kind, {name: value})
     return grids
 
 
-def combinations(grid: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+def combinations(grid: Grid) -> list[dict[str, Any]]:
     """Every combination of the values of a grid."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def choose(trials: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """For each learner the options with the highest mean final accuracy."""
-    best: dict[str, dict[str, Any]] = {}
-    for learner in dict.fromkeys(trial["learner"] for trial in trials):
-        finals: dict[str, list[float]] = {}
-        for trial in trials:
-            if trial["learner"] == learner:
-                finals.setdefault(json.dumps(trial["options"], sort_keys=True), []).append(trial["final"])
-        best[learner] = json.loads(max(sorted(finals), key=lambda options: fmean(finals[options])))
-    return best
+def choose(comparison: Comparison, grids: Mapping[str, Grid]) -> dict[str, dict[str, Any]]:
+    """For each learner the searched options with the highest mean accuracy after the last task."""
+    from hashroute.training import metrics
+
+    best: dict[str, tuple[float, dict[str, Any]]] = {}
+    for runs in comparison.learners.values():
+        learner = runs[0].learner
+        final = fmean(metrics.final(run.accuracy) for run in runs)
+        if learner in grids and final > best.get(learner, (float("-inf"), {}))[0]:
+            best[learner] = final, {name: runs[0].options[name] for name in grids[learner]}
+    return {learner: options for learner, (_, options) in best.items()}
 
 
-def _try(settings: SearchSettings, learner: str, options: dict[str, Any], seed: int) -> dict[str, Any]:
-    scenario = _load(settings.scenario, settings.fraction, settings.tasks)
-    usual = find_learner(learner).usual_options(scenario.name, scenario.image_shape)
-    outcome, _ = run(scenario, learner, settings.recipe, seed, options={**usual, **options}, evaluate_on="validation")
-    return {
-        "learner": learner,
-        "options": options,
-        "seed": seed,
-        "final": metrics.final(outcome.accuracy),
-        "forgetting": metrics.forgetting(outcome.accuracy),
-    }
-
-
-@lru_cache(maxsize=1)  # a worker does several trials
+@lru_cache(maxsize=1)  # a worker process does several runs
 def _load(name: str, fraction: float, tasks: int | None) -> Scenario:
-    """The first tasks of a scenario, with a part of their training images and all of those for validation."""
+    """The first tasks of a scenario, with a share of their training images and all validation images."""
+    from hashroute.scenarios import load_scenario
+
     scenario = load_scenario(name)
-    chosen = scenario.tasks[:tasks]
-    return Scenario(scenario.name, tuple(replace(task, train=task.part(fraction).train) for task in chosen))
-
-
-def _command(settings: SearchSettings) -> str:
-    parts = ["hashroute search", settings.scenario, f"--recipe {settings.recipe} --fraction {settings.fraction:g}"]
-    parts += [f"--tasks {settings.tasks}"] if settings.tasks else []
-    parts += ["--learners", *settings.learners] if set(settings.learners) != set(SearchSettings.learners) else []
-    parts += ["--values", *settings.values] if settings.values else []
-    return " ".join([*parts, f"--seeds {settings.seeds}"])
+    chosen: Sequence[Any] = scenario.tasks[:tasks]
+    return replace(scenario, tasks=tuple(replace(task, train=task.part(fraction).train) for task in chosen))

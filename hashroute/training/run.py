@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
-from hashroute.learners import files, find_learner, load_learner
+from hashroute.learners import files, find_learner
 from hashroute.learners.learner import Learner
 from hashroute.learners.options import options_from_dict, options_to_dict, tuned_options
 from hashroute.learners.trainer import Trainer, clock
@@ -115,6 +115,8 @@ def run(
         recipe, seed, options = learner.recipe, learner.seed, {}
     profile: Profile = "default"
     if not isinstance(recipe, Recipe):
+        if recipe not in get_args(Profile):
+            raise ValueError(f"recipe is {recipe!r}: expected a Recipe, or one of {', '.join(get_args(Profile))}")
         profile = recipe
         recipe = scenario_recipe(scenario, profile)
     if options is None:
@@ -122,10 +124,14 @@ def run(
     settings = describe(scenario, learner, recipe, seed, options, fraction, evaluate_on, name)
     kept = None if folder is None else RunFolder(folder)
     if kept is not None and resume and kept.finished:
-        return kept.read_result(settings), load_learner(kept.path)
+        result = kept.read_result(settings)
+        description, state = files.read_model(kept.path)
+        model = _rebuild(learner, kind, description)
+        files.load_state(model, state)
+        return result, model.eval()
     checkpoint = None if kept is None else kept.begin(settings, resume, command)
     if checkpoint is not None:
-        model = files.build(kind, checkpoint["description"])
+        model = _rebuild(learner, kind, checkpoint["description"])
     else:
         model = learner if isinstance(learner, Learner) else _create(kind, scenario, recipe, seed, options)
     progress = _Progress(scenario, model.to(device), settings)
@@ -223,6 +229,14 @@ def _kind(learner: AnyLearner) -> type[Learner]:
     if isinstance(learner, str):
         return find_learner(learner)
     raise ValueError(f"learner is of type {type(learner).__name__}: expected a name, a Learner class, or an instance")
+
+
+def _rebuild(learner: AnyLearner, kind: type[Learner], description: dict[str, Any]) -> Learner:
+    """The learner of an earlier run, with room for the tasks that it knew; its state is still to be loaded."""
+    if not isinstance(learner, Learner):
+        return files.build(kind, description)
+    learner.make_room(description)
+    return learner
 
 
 def _create(kind: type[Learner], scenario: Scenario, recipe: Recipe, seed: int, options: dict[str, Any]) -> Learner:

@@ -1,4 +1,4 @@
-"""Processes that work side by side: one thread each, quiet on Ctrl-C, and gone when the process that asked is gone."""
+"""Worker processes: one thread each, silent on Ctrl-C, and ended when their parent process ends."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 
 def side_by_side(jobs: int, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    """What calls of a function give, as they end, with so many processes at the same time."""
+    """The results of calls of a function, as they end, with this many processes at the same time.
+
+    A single job runs in this process.
+    """
     work = [delayed(function)(*call) for call in calls]
     if not work:
         return
-    one_thread()  # a single job runs in this process
+    one_thread()
     pool = Parallel(min(jobs, len(work)), return_as="generator_unordered", initializer=one_thread)
     try:
         with _without_interrupts():
@@ -31,27 +34,22 @@ def side_by_side(jobs: int, function: Callable[..., Any], calls: Iterable[tuple[
         yield from outcomes
     except TerminatedWorkerError:
         raise ValueError(
-            "a worker process was killed from outside, perhaps for want of memory; what was finished is kept: "
-            "give the same command again (bench: with --resume), perhaps with fewer --jobs"
+            "a worker process was killed, perhaps because memory ran out; finished runs are kept: "
+            "continue with fewer runs at the same time"
         ) from None
-
-
-def check_counts(**counts: int) -> None:
-    """Raise an error unless each of these options, by name, is at least 1."""
-    for name, number in counts.items():
-        if number < 1:
-            raise ValueError(f"--{name} is {number}: expected at least 1")
 
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Processes that are started in here never see Ctrl-C, and say nothing of being stopped."""
+    """Processes that are started in here never receive Ctrl-C, and print nothing when they are stopped."""
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they inherit it; what is only blocked joblib unblocks
+    before = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # they inherit it; joblib unblocks a signal that is only blocked
     warnings = os.environ.get("PYTHONWARNINGS")
-    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # joblib's own, about what it cleans up after a stop
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"  # joblib warns about what it cleans up
     try:
         yield
     finally:
@@ -72,7 +70,7 @@ def one_thread() -> None:
 
 
 def keep_memory() -> None:
-    """Let the C library keep freed memory for the next batch: getting it anew costs a seventh of a step."""
+    """Let the C library keep freed memory for the next batch: requesting it again costs a seventh of a step."""
     if sys.platform != "linux":
         return
     library = ctypes.CDLL(None)
@@ -86,7 +84,7 @@ _followed: list[threading.Thread] = []
 
 
 def _follow_parent() -> None:
-    """End this process as soon as its parent has ended, however that came about."""
+    """End this process as soon as its parent has ended, for whatever reason."""
     process = multiprocessing.parent_process()
     if _followed or process is None:
         return

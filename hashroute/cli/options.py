@@ -1,0 +1,63 @@
+"""What commands share: checks of their options, and lines for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from hashroute.learners import learner_summaries
+from hashroute.scenarios import scenario_summaries
+
+
+def check_counts(**counts: int | None) -> None:
+    """Raise an error unless each of these options, by name, is at least 1."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {count}: expected at least 1")
+
+
+def check_fraction(fraction: float) -> None:
+    """Raise an error unless a fraction is above 0 and at most 1."""
+    if not 0 < fraction <= 1:
+        raise ValueError(f"--fraction is {fraction}: expected a number above 0, up to 1")
+
+
+def parse_option(flag: str, text: str, learners: Sequence[str]) -> tuple[str, str, str]:
+    """Learner, option and value of LEARNER.OPTION=VALUE, for one of these learners."""
+    place, equals, value = text.partition("=")
+    learner, _, name = place.partition(".")
+    if not (name and equals):
+        raise ValueError(f"{flag} has {text!r}: expected LEARNER.OPTION=VALUE, for example gpm.threshold=0.9")
+    if learner not in learners:
+        raise ValueError(f"{flag} has {text!r}, for a learner that is not used: expected one of {', '.join(learners)}")
+    return learner, name, value
+
+
+def parse_value(text: str) -> Any:
+    """A value as JSON, or else as a word."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def say(console: Console, line: str) -> None:
+    """Print one line as it is."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def learner_help() -> str:
+    """The help of an option for learners."""
+    return "Learners to compare:\n" + _listed(learner_summaries())
+
+
+def scenario_help() -> str:
+    """The help of the argument for a scenario."""
+    return "Scenario to learn:\n" + _listed(scenario_summaries())
+
+
+def _listed(summaries: Mapping[str, str]) -> str:
+    return "\n".join(f"- {name}: {summary}" for name, summary in summaries.items())
