@@ -1,0 +1,59 @@
+"""Final accuracy: task-aware beside task-free, where learners differ most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from hashroute.reporting.figures.picture import PAGE, Picture, new_figure, plot_settings, shorten
+from hashroute.reporting.learners import INK, style
+from hashroute.reporting.runs import Group
+from hashroute.training import metrics
+
+
+def draw(group: Group) -> Iterator[Picture]:
+    """Two panels of bars, a bar for each learner."""
+    learners = group.comparison().learners
+    panels = {
+        "task-aware: the task of each image is given": {
+            name: [metrics.final(run.accuracy) for run in runs] for name, runs in learners.items()
+        },
+        "task-free: the task is not given": {
+            name: [run.task_free["all_classes"] for run in runs if "all_classes" in run.task_free]
+            for name, runs in learners.items()
+        },
+    }
+    if not any(math.isfinite(value) for bars in panels.values() for values in bars.values() for value in values):
+        return
+    with plot_settings():
+        spread = " Lines reach from the lowest seed to the highest." if len(group.seeds) > 1 else ""
+        caption = f"{group.evaluate_on.capitalize()} accuracy after the last task, mean over tasks.{spread}"
+        figure = new_figure(PAGE, 0.62 + 0.19 * len(learners))
+        picture = Picture("top", "final", "Accuracy with and without the task", caption, figure, wide=True)
+        for axes, (title, bars) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
+            axes.set_title(title)
+            for place, (name, values) in enumerate(bars.items()):
+                if values and all(map(math.isfinite, values)):
+                    _draw_bar(picture, axes, place, name, values, title.partition(":")[0])
+            axes.set_xlim(0, 112)
+            axes.set_xticks(range(0, 101, 20))
+            axes.set_yticks(range(len(learners)), [shorten(name, 24) for name in learners])
+            axes.set_ylim(len(learners) - 0.4, -0.6)
+            axes.tick_params(axis="y", length=0)
+            axes.spines["left"].set_visible(False)
+            axes.grid(axis="x")
+            axes.set_xlabel("accuracy, %")
+        yield picture.settle()
+
+
+def _draw_bar(picture: Picture, axes: Any, place: int, name: str, values: list[float], label: str) -> None:
+    mean = fmean(values)
+    (bar,) = axes.barh([place], [mean], height=0.68, color=style(name).colour)
+    picture.name_part(bar, name, labels=[label], values=[mean])
+    if len(values) > 1:
+        (line,) = axes.plot([min(values), max(values)], [place, place], color=INK, linewidth=1.1)
+        picture.name_part(line, name)
+    text = axes.text(max(values) + 1.2, place, f"{mean:.1f}", va="center", fontsize=7)
+    picture.name_part(text, name)
