@@ -26,7 +26,7 @@ def sample_cards(group: Group) -> str:
         if run is not None:
             places = dict.fromkeys(place * len(run.samples) // SHOWN for place in range(SHOWN))
             cards = "".join(_card(group, run, run.samples[place]) for place in places)
-            heading = f"<h4>{escape(group.title(run))}</h4>"
+            heading = f"<h4>{escape(group.title(run))}</h4>{_bars_meaning(run)}"
             text += f'<div data-learner="{escape(name)}">{heading}<div class="samples">{cards}</div></div>'
     return text
 
@@ -60,9 +60,6 @@ def _bars(run: RunRecord, sample: dict[str, Any], path: Sequence[Any]) -> str:
         return ""
     memories = sample.get("known_by") == "memories"
     names = _memory_names(run, len(values)) if memories else [f"unit {unit}" for unit in range(len(values))]
-    title = (
-        "likeness to remembered data, in standard deviations" if memories else "projection on the basis of each unit"
-    )
     shown = sorted(sorted(range(len(values)), key=lambda place: -values[place])[:BARS])
     top, low = max(values), min(0.0, *values)
     rows = ""
@@ -71,9 +68,24 @@ def _bars(run: RunRecord, sample: dict[str, Any], path: Sequence[Any]) -> str:
         taken = names[place] == sample.get("task") if memories else place in path
         mark = ' class="taken"' if taken else ""
         rows += f'<span>{escape(names[place])}</span><i{mark}><u style="width:{width:.1f}%"></u></i>'
-        rows += f"<span>{values[place]:.2f}</span>"
+        rows += f"<span>{round(values[place], 2) + 0.0:.2f}</span>"
     rest = f"<p>and {len(values) - BARS} less alike</p>" if len(values) > BARS else ""
-    return f'<p>{title}</p><div class="bars">{rows}</div>{rest}'
+    return f'<div class="bars">{rows}</div>{rest}'
+
+
+def _bars_meaning(run: RunRecord) -> str:
+    """What the bars of a run's samples show."""
+    known_by = {sample.get("known_by") for sample in run.samples if sample.get("projections")}
+    if known_by == {"memories"}:
+        text = (
+            "Bars: how well the image fits the remembered data of each task, in standard deviations from the usual "
+            "fit. The bar of the image's own task is coloured."
+        )
+    elif known_by == {"units"}:
+        text = "Bars: projection of the image's hash on the basis of each unit. Units on its path are coloured."
+    else:
+        return ""
+    return f'<p class="soft">{text}</p>'
 
 
 def _memory_names(run: RunRecord, count: int) -> list[str]:

@@ -29,7 +29,7 @@ def section(group: Group, name: str, drawn: Sequence[Picture], titled: bool, pag
         return page.figures([picture for picture in drawn if picture.section == part])
 
     parts = {
-        "Results": _results(group, name, page) + figures("top"),
+        "Results": _results(group) + figures("top") + _summary(group, name, page),
         "Accuracy": _tasks(group, name, page) + figures("accuracy"),
         "Units": figures("units"),
         "Paths": figures("paths") + _decisions(group, name, page),
@@ -80,29 +80,40 @@ def _swatch(name: str) -> str:
     return f'<i style="border-color:{colour};border-top-style:{lines[look.line]}"></i>'
 
 
-def _results(group: Group, name: str, page: Page) -> str:
-    """The best learners in a sentence, the legend, and the summary."""
+def _results(group: Group) -> str:
+    """The best learners in a sentence, and the legend."""
     comparison = group.comparison()
     if not comparison.runs:
         return f"<p>No run is finished yet, so there is nothing to compare.</p>{_legend(group)}"
-    table = results.summary(comparison, _source(group))
-    if len(group.seeds) == 1:
-        table = table.pick(*(column.name for column in table.columns if column.name != "seeds"))
-    table.title = "Summary: means over tasks" + (", ± standard deviation over seeds" if len(group.seeds) > 1 else "")
-    return f"<p>{escape(_best(table))}</p>{_legend(group)}{page.table(table, f'{name}-summary')}"
-
-
-def _best(table: Table) -> str:
-    """The first three learners by each of the two accuracies."""
+    table = results.headline(comparison)
+    at_once = {run.name for run in comparison.runs if run.at_once}
     sentences = []
-    for what, meaning in (("task-aware", "the task of each image is given"), ("task-free", "it is not")):
-        found = zip(table.column("learner"), table.column(what), strict=True)
-        known = [(name, cell.value) for name, cell in found if isinstance(cell, Number) and math.isfinite(cell.value)]
-        known.sort(key=lambda pair: -pair[1])
-        if known:
-            first = ", ".join(f"{name} {value:.1f} %" for name, value in known[:3])
+    for what, meaning in (("task-aware", "the task of each image is given"), ("task-free", "the task is not given")):
+        found = zip(table.rows, table.column(what), strict=True)
+        known = [(row.learner, cell.value) for row, cell in found if isinstance(cell, Number)]
+        ranked = sorted(((value, name) for name, value in known if name not in at_once and math.isfinite(value)))[::-1]
+        if ranked:
+            first = ", ".join(f"{name} {value:.1f}\N{NO-BREAK SPACE}%" for value, name in ranked[:3])
             sentences.append(f"Highest {what} accuracy ({meaning}): {first}.")
-    return " ".join(sentences) or "No finished run has accuracies that can be compared."
+    text = "".join(f"<li>{escape(each)}</li>" for each in sentences)
+    if at_once:
+        text += f"<li>{escape(', '.join(sorted(at_once)))} learns all tasks at once and is not ranked.</li>"
+    return f"<ul>{text}</ul>{_legend(group)}"
+
+
+def _summary(group: Group, name: str, page: Page) -> str:
+    """All measures; without columns that say nothing here."""
+    table = results.summary(group.comparison(), _source(group))
+    several = len(group.seeds) > 1
+    trivial = {"seeds": not several, "data set found": all(map(_is_all, table.column("data set found")))}
+    table = table.pick(*(column.name for column in table.columns if not trivial.get(column.name)))
+    table.title = "Summary: means over tasks" + (", ± standard deviation over seeds" if several else "")
+    return page.table(table, f"{name}-summary")
+
+
+def _is_all(cell: Cell) -> bool:
+    """Whether a share is 100 %, as it is wherever there is one data set."""
+    return isinstance(cell, Number) and cell.value == 100
 
 
 def _legend(group: Group) -> str:
@@ -178,7 +189,7 @@ RUNS = [
     results.LEARNER,
     Column("seed", "Seed of weights, batches and hash functions.", digits=0),
     Column("tasks learned", digits=0),
-    Column("minutes", "Training time without evaluation."),
+    Column("training, s", "Seconds of training without evaluation.", digits=0),
     Column("images/s", "Training images a second.", digits=0),
     Column("on disk, kB", "Size of the run's folder.", digits=0),
     Column("versions", words=True),
@@ -215,7 +226,7 @@ def _run_row(run: RunRecord) -> Row:
         run.settings.name,
         Number(run.settings.seed),
         Number(len(run.accuracy)),
-        Number(seconds / 60),
+        Number(seconds),
         None if result is None else Number(result.images_per_second),
         Number(run.size / 1000) if run.size else None,
         ", ".join(f"{name} {version}" for name, version in run.versions.items()),
