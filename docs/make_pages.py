@@ -17,8 +17,8 @@ from hashroute.cli.ablate import PAPER as ABLATION_SIGNS
 from hashroute.reporting import results
 from hashroute.reporting.decisions import describe
 from hashroute.reporting.figures.overview import overview
-from hashroute.reporting.paper import PAPER
 from hashroute.reporting.table import Column, Number, Row, Table, to_markdown
+from hashroute.scenarios import published_results
 from hashroute.training.metrics import at_the_end
 from hashroute.training.result import Comparison, RunResult
 
@@ -55,7 +55,7 @@ def headline(name: str) -> str:
 def tasks(name: str) -> str:
     """Every task, with the published numbers."""
     comparison = read(name)
-    return to_markdown(results.per_task(comparison, PAPER.get(comparison.scenario, {})))
+    return to_markdown(results.per_task(comparison, published_results(comparison.scenario)))
 
 
 def lead(name: str) -> str:

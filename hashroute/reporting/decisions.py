@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hashroute.learners.growth import Decision
 
 
-def describe(decision: dict[str, Any]) -> str:
+def describe(decision: dict[str, Any] | Decision) -> str:
     """One line about a decision. Accuracies are on validation images."""
+    decision = decision if isinstance(decision, dict) else decision.to_dict()
     parts = [_likeness(decision), _choice(decision), _added(decision)]
     return f"{decision['task']}: " + "; ".join(part for part in parts if part)
 

@@ -41,11 +41,11 @@ class Group:
         """The commands that repeat the runs, as far as they are known."""
         return list(dict.fromkeys(run.command for run in self.runs if run.command))
 
-    @property
-    def levels(self) -> int:
+    def levels(self, run: RunRecord) -> int:
         """Units of a path."""
+        added = [decision["units_added"] for decision in run.decisions if decision.get("units_added")]
         backbone = self.recipe.get("backbone")
-        return len(backbone) if isinstance(backbone, list) and backbone else 1
+        return int(added[0]) if added else len(backbone) if isinstance(backbone, list) and backbone else 1
 
     def title(self, run: RunRecord) -> str:
         """The name of a run: that of its row, and the seed where there are several."""
@@ -53,7 +53,10 @@ class Group:
 
     def unit_name(self, run: RunRecord, unit: int) -> str:
         """The name of a unit, as `hashroute inspect` gives it: path.level where a learner decides about paths."""
-        return f"{unit // self.levels}.{unit % self.levels}" if run.decisions else str(unit)
+        if not run.decisions:
+            return str(unit)
+        path, level = divmod(unit, self.levels(run))
+        return f"{path}.{level}"
 
     def comparison(self) -> Comparison:
         """The finished runs."""

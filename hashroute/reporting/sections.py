@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Sequence
@@ -14,11 +13,10 @@ from hashroute.reporting import learners, results
 from hashroute.reporting.decisions import gain
 from hashroute.reporting.figures.picture import Picture, Section
 from hashroute.reporting.html import Page, command_box, missing_box, plural
-from hashroute.reporting.paper import PAPER
 from hashroute.reporting.runs import Group
 from hashroute.reporting.samples import sample_cards
 from hashroute.reporting.table import Cell, Column, Number, Row, Table
-from hashroute.scenarios.registry import SCENARIOS
+from hashroute.scenarios import published_results, scenario_summaries
 from hashroute.training.run_folder import RunRecord
 
 
@@ -48,13 +46,12 @@ def section(group: Group, name: str, drawn: Sequence[Picture], titled: bool, pag
 
 def introduction(group: Group) -> str:
     """What was asked: the scenario in words, the counts, and the command."""
-    make = SCENARIOS.get(group.scenario)
-    words = (inspect.getdoc(make) or "").partition("\n")[0] if make is not None else ""
+    words = scenario_summaries().get(group.scenario, "")
     seeds = f", with {len(group.seeds)} seeds each" if len(group.seeds) > 1 else ""
     order = f"{plural(len(group.learners), 'learner')}, {plural(len(group.tasks), 'task')}{seeds}."
     tasks = ", ".join(group.tasks[:12]) + (", …" if len(group.tasks) > 12 else "")
     part = f" {100 * group.fraction:g} % of the images were used." if group.fraction != 1 else ""
-    text = f'<p class="lead">{escape(words)}</p>' if words else ""
+    text = f'<p class="lead">{escape(words[:1].upper() + words[1:].rstrip("."))}.</p>' if words else ""
     text += f"<p>{escape(order)} Tasks in order: {escape(tasks)}.{escape(part)}</p>"
     if group.commands:
         text += command_box("\n".join(group.commands))
@@ -136,7 +133,7 @@ def _source(group: Group) -> str:
 def _tasks(group: Group, name: str, page: Page) -> str:
     """The accuracy of each task; runs that are not finished show what is known so far."""
     comparison = group.comparison()
-    table = results.per_task(comparison, PAPER.get(group.scenario, {}), _source(group))
+    table = results.per_task(comparison, published_results(group.scenario), _source(group))
     table.title = "Task-aware accuracy right after learning / after the last task, %"
     for learner, runs in group.learners.items():
         if learner not in comparison.learners and any(run.accuracy for run in runs):

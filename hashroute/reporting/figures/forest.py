@@ -57,7 +57,7 @@ def _tree_order(paths: Sequence[Path]) -> list[int]:
 
 
 def _draw(group: Group, run: RunRecord, paths: list[Path]) -> Picture:
-    rows, levels, name = _tree_order(paths), group.levels, run.settings.name
+    rows, levels, name = _tree_order(paths), group.levels(run), run.settings.name
     generations: list[int] = []
     for path in paths:
         generations.append(0 if path.parent is None else generations[path.parent] + 1)
