@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hashroute.learners.growth import Decision
 
 
-def describe(decision: dict[str, Any]) -> str:
+def describe(decision: dict[str, Any] | Decision) -> str:
     """One line about a decision. Accuracies are on validation images."""
+    decision = decision if isinstance(decision, dict) else decision.to_dict()
     parts = [_likeness(decision), _choice(decision), _added(decision)]
     return f"{decision['task']}: " + "; ".join(part for part in parts if part)
 
@@ -21,20 +25,22 @@ def _likeness(decision: dict[str, Any]) -> str:
     distance, like = decision.get("distance"), decision.get("looks_like")
     if distance is None:
         return ""
-    what = f"resembles {like}" if like else "resembles no earlier task"
-    return f"{what} ({distance:,.1f} nats)"
+    what = f"resembles {like} (" if like else "resembles no earlier task (nearest "
+    return f"{what}{distance:,.1f} nats away)"
 
 
 def _choice(decision: dict[str, Any]) -> str:
     action, parent = decision.get("action"), decision.get("parent")
     if action == "fresh" or parent is None:
         return "gets new units"
-    text = f"forks the units of {parent}" if action == "fork" else f"reuses the units of {parent}"
-    if gain(decision) is None:
-        return text if action == "fork" else f"{text}, no room for more"
-    text += f": {decision['forked']:.1f} % with a fork, {decision['reused']:.1f} % with frozen units"
-    error = decision.get("error")
-    return text if error is None else f"{text}, ± {error:.1f}"
+    measured = ""
+    if gain(decision) is not None:
+        measured = f"{decision['forked']:.1f} % with a fork, {decision['reused']:.1f} % with frozen units"
+        measured += "" if decision.get("error") is None else f", ± {decision['error']:.1f}"
+    if action == "fork":
+        return f"forks the units of {parent}" + (f": {measured}" if measured else "")
+    why = f"a fork gains too little: {measured}" if measured else "there is no room for a fork"
+    return f"reuses the units of {parent}, since {why}"
 
 
 def _added(decision: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ document.getElementById("theme").addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
 });
 
-// A learner on or off: its curves, bands, points, panels, rows and samples.
+// Show or hide a learner: its curves, bands, points, panels, rows and samples.
 for (const button of document.querySelectorAll(".learners button")) {
   button.addEventListener("click", () => {
     const on = button.getAttribute("aria-pressed") === "false";
@@ -19,7 +19,7 @@ for (const button of document.querySelectorAll(".learners button")) {
   });
 }
 
-// A table by the column whose header is clicked: numbers from the highest, words from a; again, the other way round.
+// Sort a table by the column whose header is clicked: numbers from the highest, words from a; a second click reverses.
 const sortKey = (row, column) => row.cells[column].dataset.number ?? row.cells[column].textContent;
 for (const header of document.querySelectorAll("th")) {
   header.addEventListener("click", () => {
@@ -69,7 +69,27 @@ for (const button of document.querySelectorAll("button.copy")) {
   });
 }
 
-// What is under the pointer: a cell of a heat map, the nearest markers, or a line or bar.
+// The tip beside the pointer.
+function say(text, x, y) {
+  tip.hidden = !text;
+  if (!text) return;
+  tip.textContent = text;
+  tip.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${y > tip.offsetHeight + 20 ? y - tip.offsetHeight - 10 : y + 18}px`;
+}
+for (const part of document.querySelectorAll("[data-tip]")) {
+  const show = (event) => say(part.dataset.tip, event.clientX, event.clientY);
+  part.addEventListener("pointerenter", show);
+  part.addEventListener("pointerdown", show);
+  part.addEventListener("pointerleave", () => say(""));
+  part.addEventListener("focus", () => {
+    const box = part.getBoundingClientRect();
+    if (part.matches(":focus-visible")) say(part.dataset.tip, box.left, box.top);
+  });
+  part.addEventListener("blur", () => say(""));
+}
+
+// What is under the pointer in a figure: a cell of a heat map, the nearest markers, or a line or bar.
 const number = (value) => (value === null ? "–" : Math.abs(value) >= 1000 ? value.toFixed(0) : value.toFixed(2));
 function text(part, label, value) {
   const what = value === undefined || value === null && !part.rows ? label : `${label}: ${number(value)}`;
@@ -102,16 +122,8 @@ function found(svg, x, y) {
   return place < part.labels.length && !group.querySelector("use") ? text(part, part.labels[place], part.values[place]) : null;
 }
 for (const svg of document.querySelectorAll("figure svg")) {
-  const show = (event) => {
-    const said = found(svg, event.clientX, event.clientY);
-    tip.hidden = !said;
-    if (!said) return;
-    tip.textContent = said;
-    const width = tip.offsetWidth;
-    tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
-    tip.style.top = `${event.clientY > 60 ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18}px`;
-  };
+  const show = (event) => say(found(svg, event.clientX, event.clientY), event.clientX, event.clientY);
   svg.addEventListener("pointermove", show);
   svg.addEventListener("pointerdown", show);
-  svg.addEventListener("pointerleave", () => { tip.hidden = true; });
+  svg.addEventListener("pointerleave", () => say(""));
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, median, stdev
 from typing import Literal
 
@@ -113,7 +114,7 @@ def best_ever_mean(matrix: metrics.Matrix) -> float:
 
 
 def per_task(comparison: Comparison, published: Published, source: str = "") -> Table:
-    """For each learner the accuracy of each task right after learning and at the end, the paper's numbers below ours."""
+    """Accuracy of each task right after learning and at the end, by learner; the paper's numbers stand below ours."""
     meaning = "Task-aware accuracy right after learning this task / after the last task, %."
     columns = [LEARNER, *(Column(task, meaning, "highest", spread=False) for task in comparison.tasks)]
     columns.append(
@@ -133,10 +134,14 @@ def per_task(comparison: Comparison, published: Published, source: str = "") -> 
 
 
 def _pair(runs: Sequence[RunResult], task: int | None, source: str) -> Cell:
-    """Accuracy right after learning a task, and at the end; of all tasks where none is given."""
+    """Accuracy right after learning a task, and at the end; the mean over tasks where none is given."""
 
     def number(values: Sequence[Sequence[float]]) -> Number:
-        return Number.over_seeds([fmean(each) if task is None else each[task] for each in values], source)
+        """values: for each seed, the accuracy of each task."""
+        if task is not None:
+            return Number.over_seeds([each[task] for each in values], source)
+        mean = fmean(fmean(each) for each in zip(*values, strict=True))
+        return replace(Number.over_seeds([fmean(each) for each in values], source), value=mean)
 
     end = number([metrics.at_the_end(run.accuracy) for run in runs])
     if any(run.at_once for run in runs):

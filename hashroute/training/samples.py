@@ -32,13 +32,15 @@ def samples(learner: Learner, data: Sequence[tuple[Task, Split]]) -> list[dict[s
         paths, known = learner.paths(images, entry), learner.known_by(images, entry)
         for place, image in enumerate(images):
             taken_for = data[free_tasks[place]][0]
+            label, free_label = task.class_names[labels[place]], taken_for.class_names[free_labels[place]]
+            correct = (taken_for.dataset, free_label) == (task.dataset, label)
             found.append(
                 {
                     "task": task.name,
                     "image": data_address(image),
-                    "label": task.class_names[labels[place]],
+                    "label": label,
                     "predicted": task.class_names[predicted[place]],
-                    "task_free": {"task": taken_for.name, "label": taken_for.class_names[free_labels[place]]},
+                    "task_free": {"task": taken_for.name, "label": free_label, "correct": correct},
                     "path": None if paths is None else paths[place].tolist(),
                     "known_by": None if known is None else known.parts,
                     "projections": None if known is None else [round(v, 4) for v in known.values[place].tolist()],
