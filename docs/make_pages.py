@@ -1,4 +1,4 @@
-"""Tables and figures of README and docs/scenarios, from the files in results.
+"""Tables and figures of README and docs/results, from the files in results.
 
 A page holds places such as `<!-- summary svhn-cifar100-paper -->` ... `<!-- end -->`: what stands between is written
 anew. usage: python docs/make_pages.py      (make pages)
@@ -8,63 +8,78 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from hashroute.cli.ablate import ablation_rows
 from hashroute.reporting.figures import accuracy_figure
-from hashroute.reporting.tables import best_mean, lead_rows, markdown, spread, summary, task_rows
-from hashroute.training.metrics import at_the_end
+from hashroute.reporting.tables import lead_rows, markdown, spread, summary, task_rows
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
-PAGES = [DOCS.parent / "README.md", *sorted((DOCS / "scenarios").glob("*.md"))]
+PAGES = [DOCS.parent / "README.md", *sorted((DOCS / "results").glob("*.md"))]
+SUMMARY = (
+    *("learner", "seeds", "final", "right after", "forgetting", "no task given", "data set found", "images/s"),
+    *("encoder", "heads", "kept, kB"),
+)
+HEADLINE = ("learner", "final", "forgetting", "no task given")
 PLACE = re.compile(r"(<!-- (\w+) ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def made_with(content: dict[str, Any], name: str) -> str:
     """The command, and the file that it wrote."""
-    return f"Made with `{content['command']}`; every number is in [results/{name}.json](../../results/{name}.json).\n"
+    return f"`{content['command']}`, [results/{name}.json](../../results/{name}.json)\n"
 
 
 def block(kind: str, name: str) -> str:
     """What stands in a place of this kind for a result of this name."""
     if kind == "options":
-        return options(name)
-    if kind == "aims":
-        return aims()
+        return options()
     content = json.loads((RESULTS / f"{name.partition('.')[0]}.json").read_text())
     if kind == "summary":
-        return markdown(*summary(content)) + "\n" + made_with(content, name)
+        return columns(*summary(content), SUMMARY) + "\n" + made_with(content, name)
     if kind == "tasks":
-        return markdown(*task_rows(content))
+        return tasks(content, published=name.endswith("-paper"))
     if kind == "lead":
-        return markdown(*lead_rows(content))
-    if kind == "plasticity":
-        return markdown(*lead_rows(content, when="right_after"))
+        return lead(content)
     if kind == "ablation":
         return markdown(*ablation_rows(content)) + "\n" + made_with(content, name)
     if kind == "variants":
         name, scenario = name.split(".")
-        return variants(content["scenarios"][scenario]) + "\n" + made_with(content, name)
-    if kind == "distances":
-        return distances(content)
+        return variants(content["scenarios"][scenario])
     if kind == "decisions":
         return decisions(content["learners"]["hrn"])
     if kind == "headline":
-        return headline(content) + f"\n`{content['command']}`, [results/{name}.json](results/{name}.json)\n"
+        table = columns(*summary(content), HEADLINE)
+        return f"{table}\n`{content['command']}`, [results/{name}.json](results/{name}.json)\n"
     if kind == "figure":
-        shown = "the first task and the mean over tasks after each, and accuracy at the end over what is kept"
+        shown = "the first task and the mean over tasks after each task; final accuracy against what is kept"
         return f"![{shown}](../images/{name}.png)\n"
     raise ValueError(f"there is no kind of place {kind!r}")
 
 
-def headline(content: dict[str, Any]) -> str:
-    """What matters most, for README."""
-    headers, rows = summary(content)
-    shown = ["learner", "final", "forgetting", "no task given"]
-    return markdown(shown, [[row[headers.index(name)] for name in shown] for row in rows])
+def columns(headers: list[str], rows: list[list[str]], shown: Sequence[str]) -> str:
+    """Some columns of a table."""
+    return markdown(list(shown), [[row[headers.index(name)] for name in shown] for row in rows])
+
+
+def tasks(content: dict[str, Any], published: bool) -> str:
+    """The accuracy of every task: at the end; with the published settings also right after it, beside the paper's."""
+    headers, rows = task_rows(content)
+    if not published:
+        rows = [[cell.rpartition(" / ")[2] for cell in row] for row in rows if not row[0].startswith("*")]
+    return markdown(headers, rows)
+
+
+def lead(content: dict[str, Any]) -> str:
+    """How far `hrn` is ahead of each other learner, at the end and right after learning."""
+    _, final = lead_rows(content)
+    right_after = {row[0]: row[1:3] for row in lead_rows(content, when="right_after")[1]}
+    headers = ["`hrn` ahead of", "final, by", "95 % interval", "right after, by", "95 % interval", "seeds"]
+    rows = [[name, *ahead, *right_after.get(name, ["", ""]), seeds] for name, *ahead, seeds in final]
+    return markdown(headers, rows)
 
 
 def variants(content: dict[str, Any]) -> str:
@@ -82,14 +97,12 @@ def variants(content: dict[str, Any]) -> str:
                 str(len(row["seeds"])),
                 spread(row["final"]),
                 "" if row is first else spread(changes),
-                spread(row["forgetting"]),
                 spread([each["all_classes"] for each in row["task_free"]]),
                 f"{fmean(sum(made['action'] != 'reuse' for made in each) for each in row['decisions']):g}",
-                f"{fmean(each['encoder'] for each in row['parameters']):,.0f}",
                 f"{fmean(sum(each.values()) for each in row['bytes_kept']) / 1000:,.0f}",
             ]
         )
-    headers = ["", "seeds", "final", "change", "forgetting", "no task given", "paths", "encoder", "kept, kB"]
+    headers = ["", "seeds", "final", "change", "no task given", "paths", "kept, kB"]
     return markdown(headers, rows)
 
 
@@ -110,77 +123,16 @@ def decisions(entry: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def distances(content: dict[str, Any]) -> str:
-    """How far the protected plain networks stay below the unprotected one: what they pay for keeping."""
-    best = {name: fmean(map(best_mean, content["learners"][name]["accuracy"])) for name in ("vc", "ewc", "ell", "gpm")}
-    less = ", ".join(f"`{name}` {round(best['vc'] - best[name], 1) + 0.0:.1f}" for name in ("ewc", "ell", "gpm"))
-    return f"Best-ever accuracy below that of `vc`, in points: {less}.\n"
-
-
-def options(name: str) -> str:
-    """What a search tried, and what it chose."""
-    found = json.loads((DOCS.parent / "hashroute" / "learners" / "tuned" / f"{name}.json").read_text())
-    rows = []
-    for learner, chosen in found["chosen"].items():
-        trials = [trial for trial in found["trials"] if trial["learner"] == learner]
-        tried = {key: sorted({trial["options"][key] for trial in trials}) for key in chosen}
-        said = "; ".join(f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in tried.items())
-        rows.append([learner, said, "; ".join(f"{key} {value:g}" for key, value in chosen.items())])
-    made = f"\nMade with `{found['command']}`; the trials are in [{name}.json](../../hashroute/learners/tuned/{name}.json).\n"
-    return markdown(["learner", "tried", "chosen"], rows) + made
-
-
-def aims() -> str:
-    """What `hrn` was to reach with our own settings, and what it has."""
-    found = {}
-    for name in ("pairwise-mnist", "fashion-mnist", "svhn-cifar100", "split-cifar100", "mixed"):
-        found[name] = json.loads((RESULTS / f"{name}.json").read_text())["learners"]
-    ends = {
-        name: [fmean(each) for each in zip(*map(at_the_end, learners["hrn"]["accuracy"]), strict=True)]
-        for name, learners in found.items()
-    }
-    free = {
-        (name, what): fmean(each[what] for each in learners["hrn"]["task_free"])
-        for name, learners in found.items()
-        for what in ("all_classes", "dataset")
-    }
-
-    def larger(name: str) -> float:
-        """How many weights `hrn` has at the end, over those of `vc`."""
-        ours, plain = (
-            fmean(sum(each.values()) for each in found[name][learner]["parameters"]) for learner in ("hrn", "vc")
-        )
-        return ours / plain
-
-    speed = json.loads((DOCS.parent / "benchmarks" / "results" / "speed.json").read_text())
-    ratios = [row["value"] for row in speed if row["name"].startswith("speed of the learner hrn over vc")]
-    rows: list[tuple[str, str, float, float]] = [
-        ("pairwise-mnist", "final", 99.95, fmean(ends["pairwise-mnist"])),
-        ("fashion-mnist", "Fashion after MNIST", 91.5, ends["fashion-mnist"][0]),
-        ("fashion-mnist", "MNIST", 99.4, ends["fashion-mnist"][1]),
-        ("svhn-cifar100", "SVHN after ten CIFAR tasks", 92, ends["svhn-cifar100"][0]),
-        ("svhn-cifar100", "mean of the ten CIFAR tasks", 80, fmean(ends["svhn-cifar100"][1:])),
-        ("split-cifar100", "final", 81, fmean(ends["split-cifar100"])),
-        ("mixed", "no task given", 65, free["mixed", "all_classes"]),
-        ("svhn-cifar100", "data set found, no task given", 98, free["svhn-cifar100", "dataset"]),
-        ("mixed", "data set found, no task given", 98, free["mixed", "dataset"]),
-        ("the slowest measured", "speed of training over that of `vc`, at least", 0.8, min(ratios)),
-        *(
-            (name, "weights at the end over those of `vc`, at most", 1.25, larger(name))
-            for name in ("svhn-cifar100", "split-cifar100", "mixed")
-        ),
-    ]
-    shown = [
-        [
-            name,
-            what,
-            f"{aim:g}",
-            f"{value:.2f}",
-            "yes" if (value <= aim if "at most" in what else value >= aim) else "no",
-        ]
-        for name, what, aim, value in rows
-    ]
-    return markdown(["scenario", "`hrn`", "aim", "has", "reached"], shown)
+def options() -> str:
+    """The options that searches chose, for every scenario and its settings."""
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted((DOCS.parent / "hashroute" / "learners" / "tuned").glob("*.json")):
+        for learner, chosen in json.loads(path.read_text())["chosen"].items():
+            text = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
+            found.setdefault(path.name.partition(".")[0], {})[learner] = text
+    learners = ("ewc", "ell", "gpm")
+    rows = [[name, *(row.get(each, "") for each in learners)] for name, row in found.items()]
+    return markdown(["results", *learners], rows)
 
 
 def fill(text: str) -> str:
