@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from hashroute.cli.ablate import PAPER
-from hashroute.reporting.decisions import describe
+from hashroute.learners.registry import learner_summaries
 from hashroute.reporting.figures import accuracy_figure
 from hashroute.reporting.results import ablation, headline, leads, per_task, summary, variants
-from hashroute.reporting.table import Column, Row, Table, to_markdown
+from hashroute.reporting.table import Column, Number, Row, Table, to_markdown
 from hashroute.scenarios.registry import find_scenario
 from hashroute.training.result import Comparison, RunResult
 
@@ -40,6 +40,8 @@ def block(kind: str, name: str) -> str:
     """The content of a place: its kind, and the name of a result file."""
     if kind == "options":
         return to_markdown(options())
+    if kind == "learners":
+        return to_markdown(learners())
     if kind == "figure":
         shown = "the first task and the mean over tasks after each task; final accuracy against what is kept"
         return f"![{shown}](../images/{name}.png)\n"
@@ -61,7 +63,7 @@ def block(kind: str, name: str) -> str:
     if kind == "lead":
         return to_markdown(lead(comparison))
     if kind == "decisions":
-        return decisions(comparison.learners["hrn"])
+        return to_markdown(decisions(comparison.learners["hrn"]))
     raise ValueError(f"there is no kind of place {kind!r}")
 
 
@@ -102,18 +104,25 @@ def lead(comparison: Comparison) -> Table:
     return Table(final.title, columns, rows)
 
 
-def decisions(runs: list[RunResult]) -> str:
+def decisions(runs: list[RunResult]) -> Table:
     """The decisions of the first run, and those of other runs that differ."""
 
-    def choice(decision: dict[str, Any]) -> tuple[Any, ...]:
-        return decision["action"], decision["parent"]
+    def row(decision: dict[str, Any], seed: int) -> Row:
+        scores = [None if decision[key] is None else Number(decision[key]) for key in ("forked", "reused", "error")]
+        distance = None if decision["distance"] is None else Number(decision["distance"])
+        action, parent = decision["action"], decision["parent"]
+        units = "new" if parent is None else f"{parent}, {'forked' if action == 'fork' else 'reused'}"
+        return Row((str(seed), decision["task"], decision["looks_like"], distance, units, *scores))
 
     first, *others = runs
-    lines = [f"- {describe(decision)}" for decision in first.decisions]
+    rows = [row(decision, first.seed) for decision in first.decisions]
     for run in others:
-        pairs = zip(first.decisions, run.decisions, strict=True)
-        lines += [f"- seed {run.seed}: {describe(there)}" for here, there in pairs if choice(here) != choice(there)]
-    return "\n".join(lines) + "\n"
+        for here, there in zip(first.decisions, run.decisions, strict=True):
+            if (here["action"], here["parent"]) != (there["action"], there["parent"]):
+                rows.append(row(there, run.seed))
+    names = ("seed", "task", "resembles", "nats", "units", "with a fork", "with frozen units", "±")
+    words = {"seed", "task", "resembles", "units"}
+    return Table("Decisions of hrn", [Column(name, words=name in words) for name in names], rows)
 
 
 def options() -> Table:
@@ -127,6 +136,12 @@ def options() -> Table:
     columns = [Column(name, words=True) for name in ("results", *learners)]
     rows = [Row((name, *(chosen.get(each) for each in learners))) for name, chosen in found.items()]
     return Table("Options that searches chose", columns, rows)
+
+
+def learners() -> Table:
+    """What each learner is."""
+    rows = [Row((f"`{name}`", summary)) for name, summary in learner_summaries().items()]
+    return Table("Learners", [Column("learner", words=True), Column("what it is", words=True)], rows)
 
 
 def draw_figures(text: str) -> None:
