@@ -30,7 +30,7 @@ docs: $(VENV)/developing  # the site, in build/site
 images: $(VENV)/developing  # the pictures in docs/images
 	$(BIN)/python docs/make_images.py
 
-pages: $(VENV)/developing  # tables and figures of README and docs/results, from the files in results
+pages: $(VENV)/developing  # tables, figures and examples of README and docs
 	$(BIN)/python docs/make_pages.py
 
 clean:

@@ -1,4 +1,4 @@
-"""Write the tables and figures of README and docs/results from the files in results.
+"""Write the tables, figures and examples of README and docs, from the files in results and examples.
 
 A page has places such as `<!-- summary svhn-cifar100-paper -->` ... `<!-- end -->`. Everything between is replaced.
 usage: python docs/make_pages.py      (make pages)
@@ -22,7 +22,7 @@ from hashroute.training.result import Comparison, RunResult
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
-PAGES = [DOCS.parent / "README.md", *sorted((DOCS / "results").glob("*.md"))]
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("guide/*.md")), *sorted(DOCS.glob("results/*.md"))]
 SUMMARY = (
     *("learner", "seeds", "task-aware", "task-free", "data set found", "right after", "forgetting", "images/s"),
     *("encoder", "heads", "kept, kB"),
@@ -42,6 +42,8 @@ def block(kind: str, name: str) -> str:
         return to_markdown(options())
     if kind == "learners":
         return to_markdown(learners())
+    if kind == "example":
+        return example(name)
     if kind == "figure":
         shown = "the first task and the mean over tasks after each task; final accuracy against what is kept"
         return f"![{shown}](../images/{name}.png)\n"
@@ -142,6 +144,12 @@ def learners() -> Table:
     """What each learner is."""
     rows = [Row((f"`{name}`", summary)) for name, summary in learner_summaries().items()]
     return Table("Learners", [Column("learner", words=True), Column("what it is", words=True)], rows)
+
+
+def example(name: str) -> str:
+    """The code of an example, without its main part."""
+    code = (DOCS.parent / "examples" / f"{name}.py").read_text().partition("import annotations\n\n")[2]
+    return f"```python\n{code.partition('if __name__')[0].strip()}\n```\n"
 
 
 def draw_figures(text: str) -> None:
