@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench images pages clean
+.PHONY: demo test test-slow lint bench docs images pages clean
 
 demo: $(VENV)/installed
 	$(BIN)/hashroute demo
@@ -24,10 +24,13 @@ bench: $(VENV)/developing
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/operations.py
 
+docs: $(VENV)/developing  # the site, in build/site
+	$(BIN)/mkdocs build --strict
+
 images: $(VENV)/developing  # the pictures in docs/images
 	$(BIN)/python docs/make_images.py
 
-pages: $(VENV)/developing  # tables and figures of README and docs/scenarios, from the files in results
+pages: $(VENV)/developing  # tables, figures and examples of README and docs
 	$(BIN)/python docs/make_pages.py
 
 clean:
@@ -39,5 +42,5 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/developing: $(VENV)/installed
-	$(PIP) --editable ".[plots,tensorboard,test,lint]"
+	$(PIP) --editable ".[plots,tensorboard,test,lint,docs]"
 	touch $@

@@ -65,7 +65,7 @@ def draw_way() -> None:
     learner: Any = run(scenario, "hrn-paper", options={**options, "last_residue": True})[1]
     network: HashRoutedNetwork = learner.encoder
     task, row = SHOWN
-    image = learner.scale(scenario.tasks[task].test.images[row : row + 1], task)
+    image = learner.normalise(scenario.tasks[task].test.images[row : row + 1], learner.tasks[task])
     routing = network(image)
     path = routing.paths[0].tolist()
     hashed, maps, used = network.image_hash.normalised(image), image, []

@@ -1,6 +1,6 @@
-"""Write the tables and figures of README and docs/scenarios from the result files.
+"""Write the tables, figures and examples of README and docs, from the files in results and examples.
 
-A page has marks such as `<!-- summary svhn-cifar100-paper -->` ... `<!-- end -->`; the text between them is replaced.
+A page has places such as `<!-- summary svhn-cifar100-paper -->` ... `<!-- end -->`. Everything between is replaced.
 usage: python docs/make_pages.py      (make pages)
 """
 
@@ -8,203 +8,160 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from hashroute.cli.ablate import PAPER as ABLATION_SIGNS
-from hashroute.reporting import results
-from hashroute.reporting.decisions import describe
-from hashroute.reporting.figures.overview import overview
+from hashroute.cli.ablate import PAPER
+from hashroute.learners.registry import learner_summaries
+from hashroute.reporting.figures import accuracy_figure
+from hashroute.reporting.results import ablation, headline, leads, per_task, summary, variants
 from hashroute.reporting.table import Column, Number, Row, Table, to_markdown
-from hashroute.scenarios import published_results
-from hashroute.training.metrics import at_the_end
+from hashroute.scenarios.registry import find_scenario
 from hashroute.training.result import Comparison, RunResult
 
 DOCS = Path(__file__).parent
-ROOT = DOCS.parent
-PAGES = [ROOT / "README.md", *sorted((DOCS / "scenarios").glob("*.md"))]
-MARK = re.compile(r"(<!-- (\w+) ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def read(name: str) -> Comparison:
-    """A committed comparison."""
-    return Comparison.read(ROOT / "results" / f"{name}.json")
-
-
-def made_with(command: str, name: str) -> str:
-    """The command, and the file that it wrote."""
-    return f"\nMade with `{command}`; every number is in [results/{name}.json](../../results/{name}.json).\n"
-
-
-def summary(name: str) -> str:
-    """All measures, a row per learner."""
-    comparison = read(name)
-    return to_markdown(results.summary(comparison)) + made_with(comparison.command, name)
-
-
-def headline(name: str) -> str:
-    """The measures that matter most, for README."""
-    comparison = read(name)
-    return to_markdown(results.headline(comparison)) + (
-        f"\n`{comparison.command}`, [results/{name}.json](results/{name}.json)\n"
-    )
-
-
-def tasks(name: str) -> str:
-    """Every task, with the published numbers."""
-    comparison = read(name)
-    return to_markdown(results.per_task(comparison, published_results(comparison.scenario)))
-
-
-def lead(name: str) -> str:
-    """Final accuracy of hrn less that of others."""
-    return to_markdown(results.leads(read(name)))
-
-
-def plasticity(name: str) -> str:
-    """Accuracy of hrn right after learning, less that of others."""
-    return to_markdown(results.leads(read(name), when="right_after"))
-
-
-def rows_of(content: dict[str, Any]) -> dict[str, list[RunResult]]:
-    """The rows of an ablation file: lists with an entry for each seed."""
-    parts = ("accuracy", "seconds", "parameters", "bytes_kept", "task_free", "decisions")
-    return {
-        name: [
-            RunResult(name, seed, **{part: row[part][place] for part in parts if part in row})
-            for place, seed in enumerate(row["seeds"])
-        ]
-        for name, row in content["rows"].items()
-    }
-
-
-def ablation(name: str) -> str:
-    """The paper's ablation, with its signs."""
-    content = json.loads((ROOT / "results" / f"{name}.json").read_text())
-    return to_markdown(results.ablation(rows_of(content), ABLATION_SIGNS)) + made_with(content["command"], name)
-
-
-def variants(name: str) -> str:
-    """Variants of hrn on one scenario."""
-    name, scenario = name.split(".")
-    content = json.loads((ROOT / "results" / f"{name}.json").read_text())
-    table = results.variants(rows_of(content["scenarios"][scenario]))
-    return to_markdown(table) + made_with(content["command"], name)
-
-
-def decisions(name: str) -> str:
-    """The decisions of the first run of hrn, and those of other seeds that differ from them."""
-
-    def choice(decision: dict[str, Any]) -> tuple[Any, ...]:
-        return decision["action"], decision["parent"]
-
-    first, *others = read(name).learners["hrn"]
-    lines = [f"- {describe(decision)}" for decision in first.decisions]
-    for run in others:
-        lines += [
-            f"- seed {run.seed}: {describe(there)}"
-            for here, there in zip(first.decisions, run.decisions, strict=True)
-            if choice(here) != choice(there)
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def distances(name: str) -> str:
-    """What protection costs: the best accuracy of protected plain networks below that of the unprotected one."""
-    learners = read(name).learners
-    best = {
-        name: fmean(results.best_ever_mean(run.accuracy) for run in learners[name])
-        for name in ("vc", "ewc", "ell", "gpm")
-    }
-    less = ", ".join(f"`{name}` {round(best['vc'] - best[name], 1) + 0.0:.1f}" for name in ("ewc", "ell", "gpm"))
-    return f"Best-ever accuracy below that of `vc`, in points: {less}.\n"
-
-
-def options(name: str) -> str:
-    """What a search tried and chose."""
-    found = json.loads((ROOT / "hashroute" / "learners" / "tuned" / f"{name}.json").read_text())
-    table = Table("", [Column(name, words=True) for name in ("learner", "tried", "chosen")], [])
-    for learner, chosen in found["chosen"].items():
-        trials = [trial for trial in found["trials"] if trial["learner"] == learner]
-        tried = {key: sorted({trial["options"][key] for trial in trials}) for key in chosen}
-        values = "; ".join(f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in tried.items())
-        table.rows.append(Row((learner, values, "; ".join(f"{key} {value:g}" for key, value in chosen.items()))))
-    file = f"[{name}.json](../../hashroute/learners/tuned/{name}.json)"
-    return to_markdown(table) + f"\nMade with `{found['command']}`; the trials are in {file}.\n"
-
-
-def figure(name: str) -> str:
-    """The figure of a comparison."""
-    text = "accuracy of the first task and mean over tasks after each task, and final accuracy against stored bytes"
-    return f"![{text}](../images/{name}.png)\n"
-
-
-def aims(_: str) -> str:
-    """What `hrn` was to reach with the default recipe, and what it reaches."""
-    found = {
-        name: read(name).learners
-        for name in ("pairwise-mnist", "fashion-mnist", "svhn-cifar100", "split-cifar100", "mixed")
-    }
-    ends = {
-        name: [fmean(each) for each in zip(*(at_the_end(run.accuracy) for run in learners["hrn"]), strict=True)]
-        for name, learners in found.items()
-    }
-
-    def free(name: str, part: str) -> float:
-        return fmean(run.task_free[part] for run in found[name]["hrn"])
-
-    def larger(name: str) -> float:
-        """Number of weights of `hrn` at the end, over that of `vc`."""
-        ours, plain = (fmean(sum(run.parameters.values()) for run in found[name][learner]) for learner in ("hrn", "vc"))
-        return ours / plain
-
-    speed = json.loads((ROOT / "benchmarks" / "results" / "speed.json").read_text())
-    ratios = [row["value"] for row in speed if row["name"].startswith("speed of the learner hrn over vc")]
-    rows: list[tuple[str, str, float, float]] = [
-        ("pairwise-mnist", "task-aware", 99.95, fmean(ends["pairwise-mnist"])),
-        ("fashion-mnist", "Fashion after MNIST", 91.5, ends["fashion-mnist"][0]),
-        ("fashion-mnist", "MNIST", 99.4, ends["fashion-mnist"][1]),
-        ("svhn-cifar100", "SVHN after ten CIFAR tasks", 92, ends["svhn-cifar100"][0]),
-        ("svhn-cifar100", "mean of the ten CIFAR tasks", 80, fmean(ends["svhn-cifar100"][1:])),
-        ("split-cifar100", "task-aware", 81, fmean(ends["split-cifar100"])),
-        ("mixed", "task-free", 65, free("mixed", "all_classes")),
-        ("svhn-cifar100", "data set found, task-free", 98, free("svhn-cifar100", "dataset")),
-        ("mixed", "data set found, task-free", 98, free("mixed", "dataset")),
-        ("the slowest measured", "speed of training over that of `vc`, at least", 0.8, min(ratios)),
-        *(
-            (name, "weights at the end over those of `vc`, at most", 1.25, larger(name))
-            for name in ("svhn-cifar100", "split-cifar100", "mixed")
-        ),
-    ]
-    columns = [Column("scenario", words=True), Column("`hrn`", words=True), Column("aim", digits=None)]
-    columns += [Column("has", digits=2), Column("reached", words=True)]
-    table = Table("", columns, [])
-    for name, what, aim, value in rows:
-        reached = value <= aim if "at most" in what else value >= aim
-        table.rows.append(Row((name, what, Number(aim), Number(value), "yes" if reached else "no")))
-    return to_markdown(table)
-
-
-BLOCKS: dict[str, Callable[[str], str]] = {
-    block.__name__: block
-    for block in (
-        *(summary, headline, tasks, lead, plasticity, ablation, variants),
-        *(decisions, distances, options, figure, aims),
-    )
-}
+RESULTS = DOCS.parent / "results"
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("guide/*.md")), *sorted(DOCS.glob("results/*.md"))]
+SUMMARY = (
+    *("learner", "seeds", "task-aware", "task-free", "data set found", "right after", "forgetting", "images/s"),
+    *("encoder", "heads", "kept, kB"),
+)
+VARIANTS = ("variant", "seeds", "task-aware", "change", "task-free", "paths", "kept, kB")
+PLACE = re.compile(r"(<!-- (\w+) ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill(text: str) -> str:
-    """A page with everything between its marks written again."""
-    return MARK.sub(lambda mark: mark[1] + BLOCKS[mark[2]](mark[3]) + mark[4], text)
+    """Return a page with new content in all its places."""
+    return PLACE.sub(lambda place: place[1] + block(place[2], place[3]) + place[4], text)
+
+
+def block(kind: str, name: str) -> str:
+    """The content of a place: its kind, and the name of a result file."""
+    if kind == "options":
+        return to_markdown(options())
+    if kind == "learners":
+        return to_markdown(learners())
+    if kind == "example":
+        return example(name)
+    if kind == "figure":
+        shown = "the first task and the mean over tasks after each task; final accuracy against what is kept"
+        return f"![{shown}](../images/{name}.png)\n"
+    if kind == "ablation":
+        content = json.loads((RESULTS / f"{name}.json").read_text())
+        rows = {row: runs_of(entry) for row, entry in content["rows"].items()}
+        return to_markdown(ablation(rows, PAPER)) + source(content["command"], name)
+    if kind == "variants":
+        name, _, scenario = name.partition(".")
+        content = json.loads((RESULTS / f"{name}.json").read_text())["scenarios"][scenario]
+        return to_markdown(variants({row: runs_of(entry) for row, entry in content["rows"].items()}).pick(*VARIANTS))
+    comparison = Comparison.read(RESULTS / f"{name}.json")
+    if kind == "headline":
+        return to_markdown(headline(comparison)) + source(comparison.command, name, "")
+    if kind == "summary":
+        return to_markdown(summary(comparison).pick(*SUMMARY)) + source(comparison.command, name)
+    if kind == "tasks":
+        return to_markdown(tasks(comparison))
+    if kind == "lead":
+        return to_markdown(lead(comparison))
+    if kind == "decisions":
+        return to_markdown(decisions(comparison.learners["hrn"]))
+    raise ValueError(f"there is no kind of place {kind!r}")
+
+
+def source(command: str | None, name: str, root: str = "../../") -> str:
+    """The command that wrote a result file, and the file."""
+    return f"\n`{command}`, [results/{name}.json]({root}results/{name}.json)\n"
+
+
+def runs_of(row: dict[str, Any]) -> list[RunResult]:
+    """The runs in a row of an ablation's file."""
+    parts = ("accuracy", "seconds", "parameters", "bytes_kept", "task_free", "decisions")
+    return [
+        RunResult("hrn", seed, **{part: row[part][place] for part in parts if part in row})
+        for place, seed in enumerate(row["seeds"])
+    ]
+
+
+def tasks(comparison: Comparison) -> Table:
+    """Every task's final accuracy; with the published recipe also that right after learning, and the paper's."""
+    if comparison.profile == "paper":
+        return per_task(comparison, find_scenario(comparison.scenario).published_results)
+    table = per_task(comparison, {})
+    rows = [tuple(cell[-1:] if isinstance(cell, tuple) else cell for cell in row.cells) for row in table.rows]
+    return replace(table, rows=[replace(row, cells=cells) for row, cells in zip(table.rows, rows, strict=True)])
+
+
+def lead(comparison: Comparison) -> Table:
+    """How far `hrn` is ahead of each other learner, at the end and right after learning."""
+    final, right_after = leads(comparison), leads(comparison, when="right_after")
+    others = {row.cells[0]: row.cells[1:3] for row in right_after.rows}
+    learner, ahead, interval, seeds = final.columns
+    columns = [replace(learner, name="`hrn` ahead of"), replace(ahead, name="at the end by"), interval]
+    columns += [replace(ahead, name="right after by"), interval, seeds]
+    rows = [
+        replace(row, cells=(*row.cells[:3], *others.get(row.cells[0], (None, None)), row.cells[3]))
+        for row in final.rows
+    ]
+    return Table(final.title, columns, rows)
+
+
+def decisions(runs: list[RunResult]) -> Table:
+    """The decisions of the first run, and those of other runs that differ."""
+
+    def row(decision: dict[str, Any], seed: int) -> Row:
+        scores = [None if decision[key] is None else Number(decision[key]) for key in ("forked", "reused", "error")]
+        distance = None if decision["distance"] is None else Number(decision["distance"])
+        action, parent = decision["action"], decision["parent"]
+        units = "new" if parent is None else f"{parent}, {'forked' if action == 'fork' else 'reused'}"
+        return Row((str(seed), decision["task"], decision["looks_like"], distance, units, *scores))
+
+    first, *others = runs
+    rows = [row(decision, first.seed) for decision in first.decisions]
+    for run in others:
+        for here, there in zip(first.decisions, run.decisions, strict=True):
+            if (here["action"], here["parent"]) != (there["action"], there["parent"]):
+                rows.append(row(there, run.seed))
+    names = ("seed", "task", "resembles", "nats", "units", "with a fork", "with frozen units", "±")
+    words = {"seed", "task", "resembles", "units"}
+    return Table("Decisions of hrn", [Column(name, words=name in words) for name in names], rows)
+
+
+def options() -> Table:
+    """The options that searches chose, by the name of the result file."""
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted((DOCS.parent / "hashroute" / "learners" / "tuned").glob("*.json")):
+        for learner, chosen in json.loads(path.read_text())["chosen"].items():
+            text = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
+            found.setdefault(path.name.partition(".")[0], {})[learner] = text
+    learners = ("ewc", "ell", "gpm")
+    columns = [Column(name, words=True) for name in ("results", *learners)]
+    rows = [Row((name, *(chosen.get(each) for each in learners))) for name, chosen in found.items()]
+    return Table("Options that searches chose", columns, rows)
+
+
+def learners() -> Table:
+    """What each learner is."""
+    rows = [Row((f"`{name}`", summary)) for name, summary in learner_summaries().items()]
+    return Table("Learners", [Column("learner", words=True), Column("what it is", words=True)], rows)
+
+
+def example(name: str) -> str:
+    """The code of an example, without its main part."""
+    code = (DOCS.parent / "examples" / f"{name}.py").read_text().partition("import annotations\n\n")[2]
+    return f"```python\n{code.partition('if __name__')[0].strip()}\n```\n"
+
+
+def draw_figures(text: str) -> None:
+    """Draw the figures of a page."""
+    for _, kind, name, _ in PLACE.findall(text):
+        if kind == "figure":
+            content = json.loads((RESULTS / f"{name}.json").read_text())
+            accuracy_figure(content, DOCS / "images" / f"{name}.png")
 
 
 if __name__ == "__main__":
     for page in PAGES:
         text = page.read_text()
         page.write_text(fill(text))
-        for _, kind, name, _ in MARK.findall(text):
-            if kind == "figure":
-                (DOCS / "images" / f"{name}.png").write_bytes(overview(read(name)).save("png"))
+        draw_figures(text)
