@@ -24,12 +24,12 @@ class Selection(NamedTuple):
     units: Tensor
     """(n,) the chosen unit, -1 where no unit was free."""
     bases: Tensor
-    """(b, m, s) the bases that were met: of each chosen unit, and what they were before they changed."""
+    """(b, m, s) the bases that vectors were compared with: of each chosen unit, and earlier versions of those."""
     basis: Tensor
-    """(n,) which of these each vector met: its unit's, before it changed anything; or the one that it initialised."""
+    """(n,) the index of the basis for each vector: of its unit before any change by it, or the one it initialised."""
 
     def residues(self, hashed: Tensor) -> tuple[Tensor, Tensor]:
-        """r = h - B'B h of each vector over the basis it met, and |r|, detached. hashed: (n, s).
+        """r = h - B'B h of each vector and its basis, and |r|, detached. hashed: (n, s).
 
         Where next to nothing is left, as of a vector that initialised its unit, r is 0: noise has no direction.
         """
@@ -52,7 +52,7 @@ class Bases(nn.Module):
     """
 
     vectors: Tensor
-    """(M, m, s) B_k, one row a vector."""
+    """(M, m, s) B_k, one vector per row."""
     ranks: Tensor
     """(M,) how many vectors of each basis are in use."""
     ages: Tensor
@@ -60,7 +60,7 @@ class Bases(nn.Module):
     limits: Tensor
     """(M,) the age at which a replacement is due: the first whole number not below the maximum age alpha."""
     replacements: Tensor
-    """(M,) how often that happened: alpha has been multiplied by rho as often."""
+    """(M,) replacements so far: alpha was multiplied by rho at each."""
     counters: Tensor
     """(M, m) c: how often each vector had the lowest projection."""
     usage: Tensor
@@ -226,17 +226,17 @@ class Bases(nn.Module):
 
 
 def _strength(projections: Tensor) -> Tensor:
-    """|B_k h|^2 of projections (..., m); next to nothing is 0, so that ties are ties and not decided by rounding."""
+    """|B_k h|^2 of projections (..., m); negligible values become 0, so that rounding does not decide ties."""
     return F.threshold(projections.square().sum(-1), NEGLIGIBLE**2, 0.0)
 
 
 def _lowest(projections: Tensor) -> Tensor:
-    """Which of the projections (..., m) is lowest; all that are next to nothing tie."""
+    """The index of the lowest of the projections (..., m); negligible projections are equal."""
     return projections.abs().clamp_min(NEGLIGIBLE).argmin(-1)
 
 
 def _orthonormal(vector: Tensor, basis: Tensor) -> Tensor:
-    """What Gram-Schmidt leaves of a vector against a basis, normalised; twice, so that rounding leaves nothing."""
+    """The part of a vector orthogonal to a basis (Gram-Schmidt), normalised; done twice against rounding errors."""
     for _ in range(2):
         vector = vector - (basis @ vector) @ basis
         vector = vector / vector.norm()

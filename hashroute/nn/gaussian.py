@@ -1,14 +1,14 @@
-"""What data was like: a small Gaussian in hash space, from which other data is more or less far.
+"""Gaussian memories: what the data of a task was like, as a small Gaussian over hash vectors of the edges in images.
 
-What is hashed are the edges in images. The Gaussian of a task's hash vectors h has a mean mu, m principal directions V
-with variances lambda, and one variance for all other directions. With c = h - mu and q = V c,
+The Gaussian of the hash vectors h of a task has a mean mu, m principal directions V with variances lambda, and one
+variance `rest` for all other directions. With c = h - mu and q = V c,
 
     -2 log p(h) = sum_i q_i^2 / lambda_i + (|c|^2 - |q|^2) / rest + sum_i log lambda_i + (s - m) log rest + s log 2 pi
 
-Few samples do not show many directions: a memory of them has fewer, and zeros in place of the others.
+A memory of few samples has fewer directions, and zeros in place of the others.
 
-Many of them are scored in one matrix product, since V and mu of all stand in one matrix. A sample has a likelihood. A
-batch has more: a Gaussian of its own, and what that tells from the remembered one is their divergence.
+One matrix product scores all memories, because V and mu of all memories form one matrix. A sample has a likelihood. A
+batch has a Gaussian of its own, whose divergence from a memory says how different the data is.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, pad
 
 LEAST_VARIANCE = 1e-10
-"""Of any direction: data that never varies would make everything else infinitely unlikely."""
+"""The smallest variance of a direction. Constant data would otherwise make everything else infinitely unlikely."""
 
 IMAGES_A_DIRECTION = 25
-"""With fewer samples, principal directions would be those of these samples and not of the data."""
+"""Samples per principal direction. With fewer, the directions describe the samples and not the data."""
 
 EDGES = 8
-"""Side of the grid on which edges are remembered."""
+"""Side of the grid on which edges are averaged."""
 
 
 def edges(images: Tensor) -> Tensor:
-    """Where images rise, fall and bend, and how much: what of them tells one kind of data from another.
+    """Slopes and curvatures of images, averaged on a grid: they tell kinds of data apart.
 
-    images: (n, channels, height, width). Channels are taken apart into their mean and their differences. Returns the
-    square roots of mean slopes to the right, left, down and up, and of mean curvatures across and down, on a grid:
-    (n, 6 channels, 8, 8). Brightness has no part in it, and contrast only as a factor.
+    images: (n, channels, height, width). Channels are transformed into their mean and their differences. Returns the
+    square roots of mean slopes to the right, left, down and up, and of mean curvatures across and down: (n, 6 channels,
+    8, 8). Brightness does not matter, and contrast is only a factor.
     """
     images = torch.einsum("kc,nchw->nkhw", _cosines(images.shape[1]).to(images), images)
     across, down = images.diff(dim=3), images.diff(dim=2)
@@ -46,7 +46,7 @@ def edges(images: Tensor) -> Tensor:
 
 @lru_cache
 def _cosines(count: int) -> Tensor:
-    """(count, count) the orthonormal cosine transform: of colours, brightness, red less blue, and both less green."""
+    """(count, count) the orthonormal cosine transform; for colours: brightness, red - blue, red + blue - 2 green."""
     places = torch.arange(count, dtype=torch.float64, device="cpu")
     waves: Tensor = torch.cos(math.pi * places[:, None] * (places + 0.5) / count) * (2 / count) ** 0.5
     waves[0] /= 2**0.5
@@ -54,7 +54,7 @@ def _cosines(count: int) -> Tensor:
 
 
 class GaussianMemories(nn.Module):
-    """The Gaussians of several tasks, over hash vectors of length s.
+    """The Gaussian memories of several tasks, over hash vectors of length s.
 
     Args:
         features: s.
@@ -75,34 +75,36 @@ class GaussianMemories(nn.Module):
         self.register_buffer("directions", torch.zeros(0, directions, features))  # V: (memories, m, s)
         self.register_buffer("variances", torch.zeros(0, directions))  # lambda: (memories, m)
         self.register_buffer("rests", torch.zeros(0))  # (memories,)
-        self.register_buffer("usual", torch.zeros(0, 2))  # mean and deviation of the log-likelihood of its own data
+        self.register_buffer("usual", torch.zeros(0, 2))  # mean and std of the log-likelihood of its own data
 
     def __len__(self) -> int:
         return len(self.means)
 
     @property
     def bytes_each(self) -> int:
-        """What one memory weighs."""
+        """The bytes of one memory."""
         return sum(math.prod(buffer.shape[1:]) * buffer.element_size() for buffer in self.buffers())
 
     def reserve(self, memories: int) -> None:
-        """Make room for so many, to load a state into."""
+        """Make room for this many memories, to load a state into."""
         for name, buffer in self._buffers.items():
             assert buffer is not None
             self._buffers[name] = buffer.new_zeros(memories, *buffer.shape[1:])
 
     @torch.no_grad()
     def write(self, seen: Tensor, held_out: Tensor) -> None:
-        """Add a memory, once and for all.
+        """Add a memory; it never changes afterwards.
 
-        seen: (n, s) hash vectors of the data. held_out: (k, s) others of the same data: what is usual comes from them,
-        because a Gaussian flatters the samples that it was made of.
+        seen: (n, s) hash vectors of the data. held_out: (k, s) other hash vectors of the same data. They give the usual
+        log-likelihood, because a Gaussian overrates the samples that it was fitted to.
         """
         room, data = self.directions.shape[1], seen.cpu().double()  # not every device has float64
         features, count = data.shape[1], min(room, len(data) // IMAGES_A_DIRECTION)
         mean = data.mean(0)
         values, vectors = _principal(data - mean, count)
-        rest = torch.tensor(1 / features, dtype=data.dtype)  # one sample does not show how they vary: as if at random
+        rest = torch.tensor(
+            1 / features, dtype=data.dtype
+        )  # one sample does not show a variance: assume a random vector
         if len(data) > 1:
             rest = ((data.var(0).sum() - values.sum()) / (features - count)).clamp_min(LEAST_VARIANCE)
         new = GaussianMemories(features, room)
@@ -115,7 +117,7 @@ class GaussianMemories(nn.Module):
         new._buffers |= {name: value.to(getattr(self, name))[None] for name, value in gaussian.items()}
         own = new.log_likelihood(held_out)[:, 0]
         spread = own.std() if len(own) > 1 else torch.zeros_like(own[0])
-        least = math.sqrt(features / 2)  # few samples say too little: a Gaussian's deviation is as much
+        least = math.sqrt(features / 2)  # the std of a Gaussian's log-likelihood: few samples may show less
         new._buffers["usual"] = torch.stack([own.mean(), spread.clamp_min(least)])[None].to(self.usual)
         both = zip(self.named_buffers(), new.buffers(), strict=True)
         self._buffers |= {name: torch.cat([ours, theirs]) for (name, ours), theirs in both}
@@ -131,17 +133,17 @@ class GaussianMemories(nn.Module):
 
     @torch.no_grad()
     def divergence(self, hashed: Tensor) -> Tensor:
-        """hashed: (n, s), a batch of the same kind. Returns how far its Gaussian is from every memory: (memories,).
+        """The Kullback-Leibler divergence of the Gaussian of a batch from every memory, in nats: (memories,).
 
-        The Kullback-Leibler divergence in nats, directions of a memory taken as those of the batch: near 0 for more of
-        the same data, whatever its likelihood. What n samples would differ by in the mean is subtracted.
+        hashed: (n, s). The batch is described along the directions of each memory. The result is near 0 for more of the
+        same data, whatever its likelihood: the expected divergence of n samples is subtracted.
         """
-        n, held = len(hashed), self.directions.any(2)  # (memories, m) not those of zeros
+        n, held = len(hashed), self.directions.any(2)  # (memories, m) directions that are in use
         others = self.means.shape[1] - held.sum(1)
-        along, across = self._apart(hashed)  # of which the mean square is variance + shift^2
+        along, across = self._apart(hashed)  # its mean square is variance + shift^2
         one_less = min(1, n - 1)
         shift, spread = along.mean(0), along.var(0, correction=one_less)
-        spare = hashed.var(0, correction=one_less).sum() - spread.sum(1)  # summed over all other directions
+        spare = hashed.var(0, correction=one_less).sum() - spread.sum(1)  # the sum over all other directions
         drift = (across.mean(0) - spare * (n - 1) / n).clamp_min(0) - spare / n
         inside = (held * (shift.square() / self.variances + _excess(spread, self.variances))).sum(1)
         outside = drift / self.rests + others * _excess(spare / others, self.rests)
@@ -149,7 +151,7 @@ class GaussianMemories(nn.Module):
         return divergence.to(self.means)
 
     def _apart(self, hashed: Tensor) -> tuple[Tensor, Tensor]:
-        """q, (n, memories, m), and |c|^2 - |q|^2, (n, memories), of which little is left where data hardly varies."""
+        """q, (n, memories, m), and |c|^2 - |q|^2, (n, memories); float64, because data that hardly varies cancels."""
         exact = torch.float32 if hashed.device.type == "mps" else torch.float64
         hashed, means, directions = (each.to(exact) for each in (hashed, self.means, self.directions))
         several, count, _ = directions.shape
@@ -164,8 +166,8 @@ class GaussianMemories(nn.Module):
 
 
 def _principal(centred: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest variances of centred rows, falling, (count,), and the directions they belong to, (count, s)."""
-    from scipy.linalg import eigh  # takes a while, and nothing else needs it
+    """The largest variances of centred rows in descending order, (count,), and their directions, (count, s)."""
+    from scipy.linalg import eigh  # slow to import, and nothing else needs it
 
     n, features = centred.shape
     if not count:
@@ -176,6 +178,6 @@ def _principal(centred: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _excess(variances: Tensor, remembered: Tensor) -> Tensor:
-    """r - 1 - log r of two variances' ratio r: 0 where they agree, above elsewhere."""
+    """r - 1 - log r for the ratio r of two variances: 0 if they agree, positive otherwise."""
     ratio = variances.clamp_min(LEAST_VARIANCE) / remembered
     return ratio - 1 - ratio.log()

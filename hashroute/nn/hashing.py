@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 NEGLIGIBLE = 1e-6
-"""What is left of a vector of size 1 counts as nothing below this: rounding noise has no direction."""
+"""A remainder of a unit vector that is shorter than this counts as zero: it is rounding noise."""
 
 
 def integer_hash(seed: int, index: NDArray[Any] | int) -> NDArray[np.uint64]:
@@ -81,7 +81,7 @@ class FeatureHash:
 
 
 class EvenHash(FeatureHash):
-    """A feature hashing function that fills all buckets alike: none takes a second index before each has one.
+    """A feature hashing function that fills buckets evenly: no bucket gets a second index before each has one.
 
     So up to `features` numbers are only put in another order, with other signs, and none is mixed with another.
     """

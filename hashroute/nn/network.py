@@ -1,4 +1,4 @@
-"""The hash-routed network: a pool of units, and each sample's way through it (section 3.2 of the paper).
+"""The hash-routed network: a pool of units, and the path of each sample through it (section 3.2 of the paper).
 
 Symbols: M units, features s, depth d, basis size m; a sample x, its hash vector h, its residue r over a unit's basis.
 """
@@ -27,11 +27,11 @@ DEFAULT_UNITS = (UnitSpec(16, 5, 3, 2, norm_groups=1),) * 2 + (UnitSpec(16, 2, 3
 
 
 Maps = list[tuple[NDArray[np.int64], Tensor]]
-"""The maps of all samples in pieces of equal shape, each piece with the numbers of its samples."""
+"""The maps of all samples in pieces of equal shape, each piece with the indices of its samples."""
 
 
 class Routing(NamedTuple):
-    """What a batch of n samples gives on its way through L levels."""
+    """The result of routing a batch of n samples through L levels."""
 
     features: Tensor
     """(n, s) H(x), the sum of a sample's residues."""
@@ -48,7 +48,7 @@ class Routing(NamedTuple):
 
 
 class HashRoutedNetwork(nn.Module):
-    """A pool of convolution units through which each sample finds its own way, by hash.
+    """A pool of convolution units through which each sample is routed by its hash.
 
     Args:
         image_shape: channels, height and width of the images; other heights and widths work too.
@@ -141,7 +141,7 @@ class HashRoutedNetwork(nn.Module):
 
     @torch.inference_mode(False)
     def add_units(self, specs: Sequence[UnitSpec], optimizer: Optimizer | None = None) -> None:
-        """Add empty units, at any time; they are used when nothing else fits.
+        """Add empty units, at any time; they are used when no other unit fits.
 
         With an optimizer that holds this network's weights, the new ones join the same parameter group, and the state
         of the old ones stays as it is.
@@ -289,7 +289,7 @@ class HashRoutedNetwork(nn.Module):
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> HashRoutedNetwork:
-        """The network that gave this state, at whatever size it had grown to."""
+        """The network that a state was saved from, with all units that it had."""
         network = cls.from_config(_described(state, ""))
         network.to(state["bases.vectors"])
         network.load_state_dict(state)
@@ -328,7 +328,7 @@ class HashRoutedNetwork(nn.Module):
         return (unit for unit in self.units if isinstance(unit, ConvUnit))
 
     def _check_channels(self, units: Sequence[ConvUnit]) -> None:
-        """Every unit must be able to take what the image and every other unit gives."""
+        """Check that every unit can take the image and the maps of every other unit."""
         for taker in units:
             rule = (
                 f"multiples of {taker.in_channels}" if self.channels == "chunk-sum" else f"at most {taker.in_channels}"
@@ -373,7 +373,7 @@ class HashRoutedNetwork(nn.Module):
 
 
 class _ScaleGradient(torch.autograd.Function):
-    """Nothing forward; backward, each sample's gradient times its factor."""
+    """The identity, whose backward pass multiplies the gradient of each sample by its factor."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, factors: Tensor) -> Tensor:
@@ -421,12 +421,12 @@ def _detached(unit: nn.Module) -> dict[str, Tensor]:
 
 
 def _seed(seed: int, number: int) -> int:
-    """The seed of the network's own hash function (number 0) or of that of its number-th unit."""
+    """The seed of the hash function of the image (number 0) or of a unit (its index plus 1)."""
     return int(integer_hash(seed, number)[0])
 
 
 def _described(state: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The settings that a state carries."""
+    """The settings in a state."""
     try:
         config: dict[str, Any] = json.loads(bytes(state[f"{prefix}_extra_state"].tolist()))
         return config

@@ -1,4 +1,4 @@
-"""The paper, one sample at a time, in plain loops: slow, literal, the oracle that the fast code is tested against.
+"""The paper, one sample at a time, in plain loops: the slow and literal oracle for tests of the fast code.
 
 It shares the hash tables and the weights with a HashRoutedNetwork and nothing else: bases, counters and ages are its
 own. Where the paper leaves something open, a comment says what was settled.
@@ -18,12 +18,12 @@ from hashroute.nn.network import HashRoutedNetwork, Routing
 from hashroute.nn.units import ConvUnit, UnitSpec
 
 EPSILON = 1e-6
-"""Less than this is nothing: no hash, no new basis vector."""
+"""Smaller values count as zero: no hash, no new basis vector."""
 
 
 @dataclass
 class Basis:
-    """B_k of one unit, and what Algorithm 4 needs of its past."""
+    """B_k of one unit, and the counters of Algorithm 4."""
 
     maximum_age: float
     """alpha"""
@@ -39,14 +39,14 @@ class Basis:
         return (B @ h) @ B
 
     def magnitude(self, h: Tensor) -> float:
-        """|B h|. Settled: next to nothing is 0, so that ties are ties."""
+        """|B h|. Our choice: negligible values are 0, so that rounding does not decide ties."""
         size = float(torch.linalg.vector_norm(torch.stack(self.vectors) @ h))
         return size if size > EPSILON else 0.0
 
 
 @dataclass
 class Walk:
-    """A sample on its way: the variables of Algorithm 1."""
+    """The state of one sample: the variables of Algorithm 1."""
 
     H: Tensor
     """the output so far"""

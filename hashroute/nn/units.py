@@ -15,7 +15,7 @@ ChannelRule = Literal["slice", "chunk-sum"]
 
 @dataclass(frozen=True)
 class UnitSpec:
-    """A unit: a convolution block (convolution, group norm, activation, max-pooling, dropout), and those after it."""
+    """A unit: a block (convolution, group norm, max-pooling, activation, dropout), and the blocks that follow it."""
 
     out_channels: int
     kernel_size: int = 3
@@ -66,7 +66,7 @@ class UnitSpec:
 
     @property
     def channels_out(self) -> int:
-        """Channels of the maps that the whole unit gives."""
+        """Channels of the maps that the whole unit returns."""
         return [block.out_channels for block in self.blocks()][-1]
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class UnitSpec:
 
 
 class ConvUnit(nn.Module):
-    """f_k: maps a batch of maps (batch, channels, height, width) to another, each sample on its own.
+    """f_k: turns a batch of maps (batch, channels, height, width) into another, each sample independently.
 
     The channel rule says how it takes maps of different channel counts. "slice": the first convolution has weights for
     up to in_channels and uses the first of them; absent channels count as zero. "chunk-sum": the first block is applied
@@ -173,7 +173,7 @@ class ConvBlock(nn.Module):
 def _convolve(
     maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, pooled: bool = False
 ) -> Tensor:
-    """A convolution. Maps of one channel go through one matrix product, on a CPU faster than the library's way.
+    """A convolution. For maps of one channel, one matrix product is faster on a CPU than the library's convolution.
 
     pooled: they are max-pooled next, which is several times as fast where channels come last.
     """
@@ -191,7 +191,7 @@ def _convolve(
 
 
 def _max_pool(maps: Tensor, side: int) -> Tensor:
-    """Max-pooling. Where no gradient is needed, windows of 2 x 2 are compared side by side, faster on a CPU."""
+    """Max-pooling. Without gradients, comparing slices is faster on a CPU for windows of 2 x 2."""
     if side != 2 or torch.is_grad_enabled() or maps.device.type != "cpu":
         return F.max_pool2d(maps, side)
     height, width = (length // 2 * 2 for length in maps.shape[2:])
@@ -200,7 +200,7 @@ def _max_pool(maps: Tensor, side: int) -> Tensor:
 
 
 def _dropout_mask(maps: Tensor, rate: float) -> Tensor:
-    """0 for a share `rate` of the numbers, 1 / (1 - rate) for the rest; like dropout's own, drawn faster.
+    """A dropout mask: 0 for a share `rate` of the numbers, 1 / (1 - rate) for the rest.
 
     Drawing one random number for each element is what dropout takes on a CPU, so each draw of 64 bits serves four.
     """
