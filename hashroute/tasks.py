@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from hashroute.images import Images as Images
-from hashroute.images import batches_of as batches_of
 from hashroute.images import read_ahead
 from hashroute.user_data import read_data, shape_problem
 
@@ -268,6 +267,8 @@ def _as_split(data: Data, name: str, part: str) -> Split:
             split = Split(*read_data(data))
         except ValueError as error:
             raise ValueError(f"the {part} data of task {name!r} cannot be used: {error}") from None
+    if len(split) == 0:
+        raise ValueError(f"task {name!r} has no {part} images: expected at least one")
     check_labels(split, name)
     return split
 

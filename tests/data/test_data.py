@@ -260,8 +260,8 @@ def test_the_list_says_what_is_there_and_what_is_not(tmp_path: Path) -> None:
         (tmp_path / "cifar-100-python" / name).write_bytes(b"broken")
     shown = run_command(tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "40 images to train on, 25 to test on" in shown.stdout
-    assert "get it with: hashroute data mnist" in shown.stdout
+    assert "40 training images, 25 test images" in shown.stdout
+    assert "download it with: hashroute data mnist" in shown.stdout
     assert "cifar-100-python/train cannot be used" in shown.stdout.replace("\n", "")
     assert str(tmp_path) in shown.stdout
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from hashroute.images import AHEAD, Images
-from hashroute.tasks import Split, batches_of, read_batches
+from hashroute.images import AHEAD, Images, batches_of
+from hashroute.tasks import Split, read_batches
 
 
 class Generated(Images):

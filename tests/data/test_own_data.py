@@ -166,6 +166,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "dicts": (lambda: Task.from_data("mine", [{"image": 1}], []), USE + "item 0 is a dict, expected a pair"),
     "float label": (lambda: Task.from_data("mine", [(PIXELS[0], 0.5)], []), USE + "the label of item 0 is 0.5"),
     "empty": (lambda: own(torch.zeros(0, 1, 4, 4), torch.zeros(0)), USE + "it has 0 images and 0 labels"),
+    "empty split": (lambda: Task.from_data("mine", task().train[:0], task().test), "task 'mine' has no train images"),
     "name": (lambda: task(name=7), "a task has the name 7: expected text, such as '7'"),
     "no name": (lambda: Task.from_data((PIXELS, LABELS), PIXELS, LABELS), "the first argument .* is a tuple: expected"),
     "no split": (lambda: task(train=(PIXELS, LABELS)), "train of task 'mine' is a tuple: expected a Split"),
