@@ -1,6 +1,6 @@
-"""What it costs to get memory from the system anew at each step: CPU time of a plain network's step, both ways.
+"""The cost of requesting memory from the system at each step: CPU time of a training step, both ways.
 
-Each way runs in processes of its own, in turn, three times. CPU time, not wall time: other processes do not disturb it.
+Each way runs three times, in turns, in processes of its own. CPU time does not depend on other processes.
 usage: python benchmarks/keep_memory.py      writes benchmarks/results/keep_memory.json
 """
 
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from hashroute import create_learner
-from hashroute.learners import LearnedTask
+from hashroute.learners.entries import TaskEntry
 from hashroute.scenarios.svhn_cifar100 import PUBLISHED_RECIPE
 from hashroute.training.workers import keep_memory
 
@@ -31,7 +31,7 @@ def measure() -> dict[str, float]:
     torch.manual_seed(0)
     settings = PUBLISHED_RECIPE
     learner = create_learner("vc", (3, 32, 32), settings)
-    learner.add_task(LearnedTask("task", tuple("0123456789")))
+    learner.add_task(TaskEntry(0, "task", tuple("0123456789")))
     learner.train()
     optimizer = torch.optim.Adam(learner.parameters(), fused=True)
     images, labels = torch.randn(settings.batch_size, 3, 32, 32), torch.arange(settings.batch_size) % 10

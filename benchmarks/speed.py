@@ -27,7 +27,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from hashroute import HashRoutedNetwork, UnitSpec
-from hashroute.learners import Learner, create_learner
+from hashroute.learners import create_learner
+from hashroute.learners.trainer import Trainer
 from hashroute.nn.reference import Reference
 from hashroute.nn.units import ConvUnit
 from hashroute.recipe import recipe_for
@@ -250,21 +251,21 @@ class Report:
         images: int,
         classes: int = CLASSES,
     ) -> None:
-        """All of `hrn` over all of `vc`, epoch by epoch in turns: looking, heads on frozen units, memories and all.
+        """The whole training of `hrn` over that of `vc`, epoch by epoch in turns: decisions and memories included.
 
-        kinds: of each task's data, the side of its squares of noise. What is of the kind of an earlier task, but not of
-        the last one, is tried with two heads.
+        kinds: for each task, the side of the squares of noise in its images. If data is of the kind of an earlier task
+        but not of the last one, two heads are tried.
         """
         keep_memory()  # as in the workers of bench
         torch.manual_seed(0)
         settings = replace(recipe_for(shape, classes), epochs=(epochs,))
-        hrn, vc = (create_learner(name, shape, settings) for name in ("hrn", "vc"))
+        hrn, vc = (Trainer(create_learner(name, shape, settings)) for name in ("hrn", "vc"))
         seconds = {"hrn": 0.0, "vc": 0.0}
 
-        def timed(learner: Learner, work: Callable[..., Any], task: Task) -> None:
+        def timed(trainer: Trainer, work: Callable[..., Any], *tasks: Task) -> None:
             start = time.process_time()
-            work(task)
-            seconds[learner.name] += time.process_time() - start
+            work(*tasks)
+            seconds[trainer.learner.name] += time.process_time() - start
 
         for number, side in enumerate(kinds):
             parts = [
@@ -273,13 +274,13 @@ class Report:
             ]
             names = tuple(f"{number} {label}" for label in range(classes))
             task = Task(f"task {number}", *parts, names, frozenset({"flip", "shift"}))
-            for learner in (hrn, vc):
-                timed(learner, learner.begin, task)
+            for trainer in (hrn, vc):
+                timed(trainer, trainer.begin, task)
             for epoch in range(epochs):
-                for learner in (hrn, vc) if epoch % 2 else (vc, hrn):
-                    timed(learner, learner.train_epoch, task)
-            for learner in (hrn, vc):
-                timed(learner, learner.finish, task)
+                for trainer in (hrn, vc) if epoch % 2 else (vc, hrn):
+                    timed(trainer, trainer.run_epoch)
+            for trainer in (hrn, vc):
+                timed(trainer, trainer.finish)
         speeds = {name: len(kinds) * epochs * images / each for name, each in seconds.items()}
         self.add(f"speed of the learner hrn over vc, {name}", seconds["vc"] / seconds["hrn"], 0.8, speeds)
 

@@ -1,95 +1,115 @@
-"""What each part of `hrn` is worth: ten CIFAR tasks with one part changed, and the stream of data sets by parent.
+"""What each part of `hrn` contributes: one part is changed at a time.
 
-What features are made of is changed on the first four CIFAR tasks. Five epochs a task, test accuracy after the last
-one. What is in the file is not done again. Variants are kinds of `hrn` that stand here, not in the package: what does
-not help is not offered.
+Ten CIFAR-100 tasks with other forks, the first four of them with other features, and the stream of data sets with other
+parents. Five epochs a task, test accuracy. The variants are subclasses of `hrn` that are defined here: what does not
+help is not part of the package.
 usage: python experiments/ablate_hrn.py [--seeds N] [--jobs J] [--fraction F] [--scenarios NAME ...] [--rows NAME ...]
-       [--output FILE]
-Writes results/ablation-hrn.json as rows are done.
+       [--folder FOLDER]
+Writes results/ablation-hrn-SCENARIO.json. Existing files are continued.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hashroute import load_scenario, run
-from hashroute.learners.base import count_weights, evenly, options_from_dict, options_to_dict
-from hashroute.learners.hrn import HRN, Decision, HRNOptions
+from hashroute import Comparison, RunResult, Scenario, load_scenario
+from hashroute.learners.entries import TaskEntry
+from hashroute.learners.growth import Decision, Growth, HRNEntry
+from hashroute.learners.hrn import HRN
+from hashroute.learners.learner import count_weights
+from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.nn.forest import Forest, sum_by_halves
 from hashroute.nn.hashing import FeatureHash
 from hashroute.recipe import Recipe
 from hashroute.scenarios import scenario_recipe
-from hashroute.storage import insert_seed, write_json
-from hashroute.tasks import Scenario, Task
 from hashroute.training import metrics
-from hashroute.training.workers import side_by_side
+from hashroute.training.sweep import Sweep, SweepRun, SweepSettings
 
-OUTPUT = Path(__file__).parents[1] / "results" / "ablation-hrn.json"
+FOLDER = Path(__file__).parents[1] / "results"
 EPOCHS = 5
 
 
-class Shared(HRN):
-    """One path for all tasks, trained on and on."""
+# -------------------------------------------------------------------- other forks
 
-    def look(self, tasks: Sequence[Task], first: int) -> None:
-        if not first:
-            super().look(tasks, first)
+
+class SharedGrowth(Growth):
+    def before_task(self, task: HRNEntry) -> None:
+        if task.index == 0:
+            super().before_task(task)
             return
-        self.ways.append(0)
-        self.kinds.append(0)
-        decision = Decision(tasks[0].name, parent=self.tasks[0].name, why="units are shared and trained on")
-        self.decisions.append(asdict(decision))
-        self.encoder.paths[0].requires_grad_(True)
+        first = self.learner.entries[0]
+        task.path, task.domain = 0, 0
+        task.decision = Decision(task.name, parent=first.name, why="units are shared and trained further")
+        self.learner.encoder.paths[0].requires_grad_(True)
 
-    def consolidate(self, tasks: Sequence[Task], first: int) -> None:
-        super().consolidate(tasks, first)
-        if first:
-            amend(self, action="reuse", units_added=0, bytes_added=self.memories.bytes_each)
+    def after_task(self, task: HRNEntry) -> None:
+        super().after_task(task)
+        if task.index:
+            decision = self._decision(task)
+            decision.action, decision.units_added = "reuse", 0
+            decision.bytes_added = self.learner.memories.bytes_each
 
 
-class Fresh(HRN):
-    """A fork starts from nothing, units and head, and stays."""
+class Shared(HRN):
+    """One path for all tasks, which every task trains further."""
 
-    def look(self, tasks: Sequence[Task], first: int) -> None:
-        head = copy.deepcopy(self.heads[first])
-        super().look(tasks, first)
-        if first:
-            self.encoder.drop_last()
-            self.ways[first] = self.encoder.grow()
-            self.heads[first] = head
-            amend(self, parent=None, forked_from=None, why="units from nothing")
-            self.to(self.device)
+    Growth = SharedGrowth
 
-    def _earned(self, task: Task, number: int, decision: Decision) -> bool:
-        super()._earned(task, number, decision)
+
+class FreshGrowth(Growth):
+    def before_task(self, task: HRNEntry) -> None:
+        learner = self.learner
+        head = copy.deepcopy(learner.heads[task.index])
+        super().before_task(task)
+        if task.index:
+            learner.encoder.drop_last()
+            task.path = learner.encoder.grow()
+            learner.heads[task.index] = head
+            decision = self._decision(task)
+            decision.parent, decision.forked_from, decision.why = None, None, "new units"
+
+    def earned(self, task: HRNEntry, decision: Decision) -> bool:
+        super().earned(task, decision)
         return True
 
 
+class Fresh(HRN):
+    """Every task gets new units and a new head, and they are kept."""
+
+    Growth = FreshGrowth
+
+
+class LastLevelGrowth(Growth):
+    learner: LastLevel
+
+    def before_task(self, task: HRNEntry) -> None:
+        super().before_task(task)
+        if task.index:
+            self.learner.lower(task.path).requires_grad_(False)
+
+    def after_task(self, task: HRNEntry) -> None:
+        super().after_task(task)
+        decision = self._decision(task)
+        if decision.action == "fork":
+            decision.units_added = self.learner.own
+            decision.bytes_added -= 4 * count_weights(self.learner.lower(task.path))
+
+
 class LastLevel(HRN):
-    """A fork has a last unit of its own; those below stay its parent's."""
+    """A fork has a last unit of its own. The units below are its parent's."""
 
+    Growth = LastLevelGrowth
     own = 1
-
-    def look(self, tasks: Sequence[Task], first: int) -> None:
-        super().look(tasks, first)
-        if first:
-            self._lower(self.ways[first]).requires_grad_(False)
-
-    def consolidate(self, tasks: Sequence[Task], first: int) -> None:
-        super().consolidate(tasks, first)
-        if self.decisions[-1]["action"] == "fork":
-            lower = 4 * count_weights(self._lower(self.ways[first]))
-            amend(self, units_added=self.own, bytes_added=self.decisions[-1]["bytes_added"] - lower)
 
     def parameter_counts(self) -> dict[str, int]:
         counts = super().parameter_counts()
@@ -100,14 +120,13 @@ class LastLevel(HRN):
         return {**kept, "weights": kept["weights"] - 4 * self._copies()}
 
     def _copies(self) -> int:
-        """Weights that are the same as a parent's: they are here twice, and need not be."""
+        """Weights that are the same as a parent's: they are in memory twice, but need not be stored twice."""
         forks = (path for path, parent in enumerate(self.encoder.parents) if parent is not None)
-        return sum(count_weights(self._lower(path)) for path in forks)
+        return sum(count_weights(self.lower(path)) for path in forks)
 
-    def _lower(self, path: int) -> nn.ModuleList:
-        units: Any = self.encoder.paths[path]
-        lower: nn.ModuleList = units[: -self.own]
-        return lower
+    def lower(self, path: int) -> nn.ModuleList:
+        """The units of a path that are its parent's."""
+        return nn.ModuleList(list(self.encoder.paths[path].children())[: -self.own])
 
 
 class LastTwo(LastLevel):
@@ -116,32 +135,35 @@ class LastTwo(LastLevel):
     own = 2
 
 
-class Alike(HRN):
-    """All levels count alike."""
+# -------------------------------------------------------------------- other features
 
-    def features(self, images: Tensor, task: int) -> Tensor:
-        return torch.stack(list(self.encoder.hashed(images, self.ways[task]))).sum(0)
+
+class Alike(HRN):
+    """All levels have the same weight."""
+
+    def features(self, images: Tensor, task: TaskEntry) -> Tensor:
+        return torch.stack(list(self.encoder.hashed(images, self.entries[task.index].path))).sum(0)
 
 
 class LastHash(HRN):
-    """The last level alone counts."""
+    """Features are the hash of the last level alone."""
 
-    def features(self, images: Tensor, task: int) -> Tensor:
-        *_, last = self.encoder.hashed(images, self.ways[task])
+    def features(self, images: Tensor, task: TaskEntry) -> Tensor:
+        *_, last = self.encoder.hashed(images, self.entries[task.index].path)
         return last
 
 
 class NotCentred(HRN):
     """Maps keep their mean."""
 
-    def features(self, images: Tensor, task: int) -> Tensor:
-        maps = self.encoder.maps(images, self.ways[task])
+    def features(self, images: Tensor, task: TaskEntry) -> Tensor:
+        maps = self.encoder.maps(images, self.entries[task.index].path)
         hashed = [phi.normalised(each) for phi, each in zip(self.encoder.hashes, maps, strict=True)]
         return sum_by_halves(hashed)
 
 
 class Uneven(HRN):
-    """The paper's hash, in which numbers meet in a bucket by chance."""
+    """The paper's hash, which distributes numbers over buckets at random."""
 
     def new_encoder(self) -> Forest:
         encoder = super().new_encoder()
@@ -150,7 +172,7 @@ class Uneven(HRN):
 
 
 class Residues(HRN):
-    """What counts is what is left of the hashes beside the principal directions of the data of the path forked."""
+    """Features are residues: hashes without the principal directions of the data of the path that was forked."""
 
     directions: dict[int | None, list[Tensor]]
 
@@ -158,22 +180,23 @@ class Residues(HRN):
         super().__init__(*arguments, **named)
         self.directions = {}
 
-    def features(self, images: Tensor, task: int) -> Tensor:
-        path = self.ways[task]
-        own = self.ways.index(path) == task  # else another's path is reused, or tried before it is forked
-        known = self.directions.get(self.encoder.parents[path] if own else path)
+    def features(self, images: Tensor, task: TaskEntry) -> Tensor:
+        path = self.entries[task.index].path
+        first = next(entry.index for entry in self.entries if entry.path == path)
+        known = self.directions.get(self.encoder.parents[path] if first == task.index else path)  # else it is reused
         hashed = list(self.encoder.hashed(images, path))
         if known is not None:
             hashed = [each - (each @ v.T) @ v for each, v in zip(hashed, known, strict=True)]
         return sum_by_halves(hashed)
 
     @torch.no_grad()
-    def consolidate(self, tasks: Sequence[Task], first: int) -> None:
-        super().consolidate(tasks, first)
-        path = self.ways[first]
+    def after_task(self, task: TaskEntry) -> None:
+        super().after_task(task)
+        path = self.entries[task.index].path
         if path not in self.directions:
-            train = tasks[0].train
-            images = self.scale(train.images[evenly(len(train), self.options.remembered)], first)
+            train = task.images.train
+            rows = evenly_spaced_indices(len(train), self.options.remembered)
+            images = self.normalise(train.images[rows], task)
             count = self.options.directions
             self.directions[path] = [
                 torch.linalg.svd(each - each.mean(0), full_matrices=False)[2][:count].clone()
@@ -186,55 +209,63 @@ class Residues(HRN):
         return {**kept, "memory": kept["memory"] + more}
 
 
-class MostFamiliar(HRN):
-    """The parent is the path of the data that is most alike."""
+# -------------------------------------------------------------------- other parents
 
-    def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
+
+class MostFamiliarGrowth(Growth):
+    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> dict[int, str]:  # noqa: ARG002
         return {familiar: "the most familiar units"}
 
 
-class AnyParent(HRN):
-    """The parent is drawn."""
+class MostFamiliar(HRN):
+    """The parent is the path of the most similar data."""
 
-    def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
-        return {random.Random(f"{self.seed} {len(self.ways)}").randrange(len(self.encoder)): "drawn"}
+    Growth = MostFamiliarGrowth
+
+
+class RandomGrowth(Growth):
+    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> dict[int, str]:  # noqa: ARG002
+        drawn = random.Random(f"{self.learner.seed} {task.index}").randrange(len(self.learner.encoder))
+        return {drawn: "drawn at random"}
+
+
+class AnyParent(HRN):
+    """The parent is drawn at random."""
+
+    Growth = RandomGrowth
+
+
+class TaskBeforeGrowth(Growth):
+    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> dict[int, str]:  # noqa: ARG002
+        return {self.learner.entries[task.index - 1].path: "the units of the task before"}
 
 
 class TaskBefore(HRN):
-    """The parent is the path of the task before, whatever the data."""
+    """The parent is the path of the task before, whatever its data."""
 
-    def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
-        return {self.ways[-1]: "the units of the task before"}
+    Growth = TaskBeforeGrowth
 
 
-class Probed(HRN):
-    """The parent is the path on which the nearest class mean answers most: of 1,000 labelled images the other half."""
-
-    probe: Task
-
-    def look(self, tasks: Sequence[Task], first: int) -> None:
-        self.probe = tasks[0]
-        super().look(tasks, first)
-
+class ProbedGrowth(Growth):
     @torch.no_grad()
-    def candidates(self, familiar: int, alike: set[int]) -> dict[int, str]:  # noqa: ARG002
-        rows = evenly(len(self.probe.train), 1000)
-        labels = self.probe.train.labels[rows]
+    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> dict[int, str]:  # noqa: ARG002
+        learner, train = self.learner, task.images.train
+        rows = evenly_spaced_indices(len(train), 1000)
+        labels = train.labels[rows]
         chosen = nn.functional.one_hot(labels[::2]).double()
         shares = []
-        for path in range(len(self.encoder)):
-            images = self.scale(self.probe.train.images[rows], len(self.ways))
-            features = torch.cat([self.encoder(part, path) for part in images.split(128)]).cpu().double()
+        for path in range(len(learner.encoder)):
+            images = learner.normalise(train.images[rows], task)
+            features = torch.cat([learner.encoder(part, path) for part in images.split(128)]).cpu().double()
             means = (chosen / chosen.sum(0)).T @ features[::2]
             shares.append((torch.cdist(features[1::2], means).argmin(1) == labels[1::2]).double().mean().item())
         return {shares.index(max(shares)): "where class means answer most"}
 
 
-def amend(learner: HRN, **changes: Any) -> None:
-    """Change what is written down of the last decision."""
-    decision = Decision(**{**learner.decisions[-1], **changes})
-    decision.say()
-    learner.decisions[-1] = asdict(decision)
+class Probed(HRN):
+    """The parent is the path on which nearest class means are most accurate, on labelled images of the task."""
+
+    Growth = ProbedGrowth
 
 
 Row = tuple[type[HRN], dict[str, Any]]
@@ -266,13 +297,35 @@ ROWS: dict[str, dict[str, Row]] = {
         "fork from nothing": (Fresh, {}),
     },
 }
-"""Of each scenario the rows, each a kind of learner and its options."""
+"""By scenario, the rows: a learner class and its options."""
 
 
 def load(name: str, fraction: float) -> Scenario:
     """A scenario, or its first four tasks."""
     scenario = load_scenario(name.removesuffix("-begin"), fraction)
-    return Scenario(scenario.name, scenario.tasks[:4]) if name.endswith("-begin") else scenario
+    return replace(scenario, tasks=scenario.tasks[:4]) if name.endswith("-begin") else scenario
+
+
+def recipe_of(scenario: Scenario) -> Recipe:
+    """The default recipe with fewer epochs."""
+    return replace(scenario_recipe(scenario), epochs=(EPOCHS,))
+
+
+def sweep_of(name: str, rows: Sequence[str], seeds: int, fraction: float, folder: Path) -> Sweep:
+    """The runs of one scenario."""
+    runs = [
+        SweepRun(row, kind, seed, options)
+        for seed in range(seeds)
+        for row, (kind, options) in ROWS[name].items()
+        if row in rows
+    ]
+
+    def command(comparison: Comparison) -> str:
+        done = 1 + max(run.seed for run in comparison.runs)
+        return f"python experiments/ablate_hrn.py --seeds {done} --fraction {fraction:g}"
+
+    settings = SweepSettings(partial(load, name, fraction), recipe_of(load(name, fraction)), fraction=fraction)
+    return Sweep(settings, runs, folder / f"ablation-hrn-{name}.json", command, order=list(ROWS[name]))
 
 
 def main() -> None:
@@ -283,69 +336,17 @@ def main() -> None:
     parser.add_argument("--scenarios", nargs="+", default=list(ROWS), choices=list(ROWS))
     names = list(dict.fromkeys(row for part in ROWS.values() for row in part))
     parser.add_argument("--rows", nargs="+", default=names, choices=names, help="these rows alone")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the result files")
     arguments = parser.parse_args()
-    path, fraction = arguments.output, arguments.fraction
-    found = json.loads(path.read_text()) if path.exists() else {"command": "", "scenarios": {}}
-    work = []
+
+    def on_result(each: SweepRun, result: RunResult) -> None:
+        print(f"{each.name}, seed {each.seed}: {metrics.final(result.accuracy):.2f} %", flush=True)
+
     for name in arguments.scenarios:
-        scenario = load(name, fraction)
-        rows = {
-            row: options_to_dict(options_from_dict(HRNOptions, options)) for row, (_, options) in ROWS[name].items()
-        }
-        fresh = {
-            "tasks": [task.name for task in scenario.tasks],
-            "fraction": fraction,
-            "version": HRN.version,
-            "recipe": recipe_of(scenario).to_dict(),
-            "rows": {row: {"options": options, "seeds": []} for row, options in rows.items()},
-        }
-        here = found["scenarios"].setdefault(name, fresh)
-        kept = {**here, "rows": {row: entry["options"] for row, entry in here["rows"].items()}}
-        if kept != {**fresh, "rows": rows}:
-            raise SystemExit(f"{path} was made with other settings or rows of {name}: move it away")
-        asked = [row for row in rows if row in arguments.rows]
-        left = [
-            (seed, row) for seed in range(arguments.seeds) for row in asked if seed not in here["rows"][row]["seeds"]
-        ]
-        work += [(name, row, seed, fraction, *ROWS[name][row]) for seed, row in left]
-    for name, row, seed, values in side_by_side(arguments.jobs, measure, work):
-        insert_seed(found["scenarios"][name]["rows"][row], seed, values)
-        seeds = max(len(each["seeds"]) for part in found["scenarios"].values() for each in part["rows"].values())
-        found["command"] = f"python experiments/ablate_hrn.py --seeds {seeds} --fraction {fraction:g}"
-        write_json(path, found)
-        print(f"{name}, {row}, seed {seed}: {values['final']:.2f} %", flush=True)
-
-
-def measure(
-    name: str, row: str, seed: int, fraction: float, kind: type[HRN], options: dict[str, Any]
-) -> tuple[str, str, int, dict[str, Any]]:
-    """One run of one row."""
-    from hashroute.learners import LEARNERS  # in a worker, a global of this file would be a copy
-
-    scenario = load(name, fraction)
-    before, LEARNERS["hrn"] = LEARNERS["hrn"], kind
-    try:
-        outcome, learner = run(scenario, "hrn", recipe_of(scenario), seed, options=options, fraction=fraction)
-    finally:
-        LEARNERS["hrn"] = before
-    assert type(learner) is kind
-    values = {
-        "final": metrics.final(outcome.accuracy),
-        "accuracy": outcome.accuracy,
-        "forgetting": metrics.forgetting(outcome.accuracy),
-        "parameters": outcome.parameters,
-        "bytes_kept": outcome.bytes_kept,
-        "task_free": outcome.task_free,
-        "seconds": outcome.seconds,
-        "decisions": outcome.decisions,
-    }
-    return name, row, seed, values
-
-
-def recipe_of(scenario: Scenario) -> Recipe:
-    """Our own, with fewer epochs."""
-    return replace(scenario_recipe(scenario, "default"), epochs=(EPOCHS,))
+        print(name, flush=True)
+        sweep = sweep_of(name, arguments.rows, arguments.seeds, arguments.fraction, arguments.folder)
+        for failure in sweep.run(arguments.jobs, on_result):
+            print(failure, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What a memory should be of: how often an image finds its own data by likelihood, and how far kinds of data are apart.
+"""What a memory should store: how often the most likely memory is that of an image's own data.
 
-An image is taken for the data of its most likely memory, or for the kind of data whose memories make it most likely in
-the mean: of ten memories of one kind, one is easily likelier than the only one of another.
+An image is assigned to the data of its most likely memory, or to the kind of data whose memories make it most likely in
+the mean: the best of ten memories of one kind easily wins over the only memory of another kind.
 
-Of runs of `hrn` that are named, memories of the maps that each level of a task's own path gives are measured, too.
-And how many images of unknown data are less likely than usual, by so many deviations, for all memories.
+For given runs of `hrn`, memories of the maps of each level of a task's path are measured, too. The last measurement is
+how many images of unknown data all memories find unlikely.
 
-Memories are made of training images, as `hrn` makes them, and asked about validation images; test images are not used.
+Memories are made from training images, as in `hrn`, and tested on validation images. Test images are not used.
 usage: python experiments/memories.py [RUN ...]      RUN: folders of finished runs, such as runs/mixed/hrn-seed0
 Two minutes; needs the data sets. Writes experiments/results/memories.json: what is in it of other runs stays.
 """
@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, pad
 
 from hashroute import load_learner
-from hashroute.learners.base import evenly
 from hashroute.learners.hrn import HRN
-from hashroute.nn.gaussian import EDGES, Memories, edges
+from hashroute.learners.randomness import evenly_spaced_indices
+from hashroute.nn.gaussian import EDGES, GaussianMemories, edges
 from hashroute.nn.hashing import FeatureHash
 from hashroute.scenarios import load_scenario
 from hashroute.tasks import Scenario
@@ -55,9 +55,9 @@ def measure(scenario: Scenario, what: str, directions: int, own: str) -> dict[st
     phi = FeatureHash(FEATURES, 255)
 
     def hashed(images: Tensor, count: int) -> Tensor:
-        return phi.normalised(SEEN[what](images[evenly(len(images), count)].float()))
+        return phi.normalised(SEEN[what](images[evenly_spaced_indices(len(images), count)].float()))
 
-    memories = Memories(FEATURES, directions)
+    memories = GaussianMemories(FEATURES, directions)
     for task in scenario.tasks:
         memories.write(hashed(task.train.images, 2000), hashed(task.validation.images, 500))
     kinds = [task.name if own == "task" else task.dataset for task in scenario.tasks]
@@ -86,25 +86,26 @@ def measure(scenario: Scenario, what: str, directions: int, own: str) -> dict[st
 @torch.no_grad()
 def measure_levels(learner: HRN, scenario: Scenario) -> dict[str, float]:
     """Percent of validation images that find their data set by memories of edges, and of the maps of each level."""
-    levels = len(learner.recipe.backbone)
+    levels = learner.backbone.depth
     phi = FeatureHash(FEATURES, 255)
 
     def hashed(images: Tensor, task: int) -> list[Tensor]:
         """Of edges, then of the maps of each level of a task's path: (n, features) each."""
         parts = []
         for part in images.split(128):
-            maps = list(learner.encoder.maps(learner.scale(part, task), learner.ways[task]))[1:]
+            entry = learner.entries[task]
+            maps = list(learner.encoder.maps(learner.normalise(part, entry), entry.path))[1:]
             maps = [each - each.mean((1, 2, 3), keepdim=True) for each in maps]
             parts.append([phi.normalised(each) for each in (edges(part.float()), *maps)])
         return [torch.cat(several) for several in zip(*parts, strict=True)]
 
-    held_out = [task.validation.images[evenly(len(task.validation), 500)] for task in scenario.tasks]
+    held_out = [task.validation.images[evenly_spaced_indices(len(task.validation), 500)] for task in scenario.tasks]
     everything = torch.cat(held_out)
     likely = torch.zeros(levels + 1, len(everything), len(scenario.tasks), dtype=torch.float64)
     for number, task in enumerate(scenario.tasks):
-        seen = hashed(task.train.images[evenly(len(task.train), 2000)], number)
+        seen = hashed(task.train.images[evenly_spaced_indices(len(task.train), 2000)], number)
         for level, (ours, asked) in enumerate(zip(seen, hashed(everything, number), strict=True)):
-            memory = Memories(FEATURES, learner.options.directions)
+            memory = GaussianMemories(FEATURES, learner.options.directions)
             memory.write(ours, asked[:1])
             likely[level, :, number] = memory.log_likelihood(asked)[:, 0]
     own = [task.dataset for task, images in zip(scenario.tasks, held_out, strict=True) for _ in images]
@@ -127,13 +128,16 @@ def measure_unfamiliar(scenario: Scenario) -> list[dict[str, object]]:
     phi = FeatureHash(FEATURES, 255)
     first = {task.dataset: task for task in reversed(scenario.tasks)}  # of each data set the first part
     hashed = {
-        name: [phi.normalised(edges(split.images[evenly(len(split), count)].float())) for split, count in parts]
+        name: [
+            phi.normalised(edges(split.images[evenly_spaced_indices(len(split), count)].float()))
+            for split, count in parts
+        ]
         for name, task in first.items()
         for parts in [((task.train, 2000), (task.validation, 500))]
     }
     rows: list[dict[str, object]] = []
     for known in [{name} for name in first] + [set(first) - {name} for name in first]:
-        memories = Memories(FEATURES, 24)
+        memories = GaussianMemories(FEATURES, 24)
         for name in sorted(known):
             memories.write(*hashed[name])
         usual = memories.usual

@@ -99,6 +99,7 @@ class Sweep:
         path: the result file. An existing one is continued.
         command: gives the command that repeats a comparison, to be recorded in the file.
         replace: do all runs again and replace what the file and the runs' folders hold of them.
+        order: names of rows in table order; other rows follow as their learners are registered.
     """
 
     def __init__(
@@ -108,8 +109,10 @@ class Sweep:
         path: Path,
         command: Callable[[Comparison], str] = lambda comparison: comparison.command,
         replace: bool = False,
+        order: Sequence[str] = (),
     ) -> None:
         self.settings, self.runs, self.path, self._command = settings, runs, path, command
+        self._first = list(order)
         scenario = settings.load()
         self._expected = {(each.name, each.seed): settings.describe(each, scenario) for each in runs}
         self._empty = Comparison(
@@ -175,14 +178,12 @@ class Sweep:
         on_result(each, result)
 
     def _order(self, runs: Sequence[RunResult]) -> list[str]:
-        """The rows of these runs in table order: learners as they are registered, rows as this sweep has them."""
-        learners = learner_names()
-        own = list(dict.fromkeys(each.name for each in self.runs))
+        """The rows of these runs in table order; rows of one learner are in the order of this sweep."""
+        learners, own = learner_names(), [each.name for each in self.runs]
         rows = {each.name: each.learner for each in runs}
 
-        def place(row: str) -> tuple[int, int]:
-            learner = learners.index(rows[row]) if rows[row] in learners else len(learners)
-            return learner, own.index(row) if row in own else -1
+        def place(row: str) -> tuple[int, int, int]:
+            return _place(row, self._first), _place(rows[row], learners), own.index(row) if row in own else -1
 
         return sorted(rows, key=place)
 
@@ -221,6 +222,11 @@ class Sweep:
             folder = self.settings.folder(each)
             if folder is not None and folder.begun:
                 shutil.rmtree(folder.path)
+
+
+def _place(name: str, names: Sequence[str]) -> int:
+    """The place of a name among names, their number if it is not one of them."""
+    return names.index(name) if name in names else len(names)
 
 
 def _common_differences(found: Comparison, expected: Comparison) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +9,14 @@ import pytest
 import torch
 from sklearn.neighbors import NearestCentroid
 
-from hashroute import load_scenario
-from hashroute.learners.base import options_from_dict, options_to_dict
-from hashroute.learners.hrn import HRN, Decision, HRNOptions
+from hashroute import Comparison, create_learner, load_scenario
+from hashroute.learners.growth import Decision, Growth
+from hashroute.learners.hrn import HRN, HRNOptions
+from hashroute.learners.options import options_from_dict, options_to_dict
+from hashroute.learners.trainer import Trainer
 from hashroute.nn.hashing import FeatureHash
-from hashroute.recipe import recipe_for
+from hashroute.scenarios import find_scenario
+from hashroute.training import metrics
 from support import import_file
 
 FILE = Path(__file__).parents[2] / "experiments" / "ablate_hrn.py"
@@ -28,13 +29,15 @@ def ablation() -> Any:
 
 def learned(kind: type[HRN], monkeypatch: pytest.MonkeyPatch, tasks: int = 3, **options: Any) -> Any:
     """A learner of this kind after some tasks, all forks kept."""
-    monkeypatch.setattr(HRN, "_earned", lambda *_: True)
-    torch.manual_seed(0)
-    settings = replace(recipe_for((1, 8, 8), classes=2), epochs=(1,))
-    learner = kind((1, 8, 8), settings, options_from_dict(HRNOptions, options))
+    monkeypatch.setattr(Growth, "earned", lambda *_: True)
+    learner = create_learner(kind, (1, 8, 8), epochs=1, **options)
     for task in load_scenario("digits").tasks[:tasks]:
         learner.learn(task)
     return learner
+
+
+def paths(learner: Any) -> list[int]:
+    return [entry.path for entry in learner.tasks]
 
 
 def weights(learner: Any, path: int, level: int) -> torch.Tensor:
@@ -54,26 +57,27 @@ def test_which_units_are_trained(ablation: Any, monkeypatch: pytest.MonkeyPatch)
     assert last.parameter_counts()["encoder"] == lower + 3 * upper
     assert last.bytes_kept()["weights"] == whole.bytes_kept()["weights"] - 4 * 2 * lower
     shared = learned(ablation.Shared, monkeypatch)
-    assert (len(shared.encoder), shared.ways) == (1, [0, 0, 0])
-    assert [decision["action"] for decision in shared.decisions] == ["fresh", "reuse", "reuse"]
-    assert not torch.equal(weights(shared, 0, 0), weights(whole, 0, 0)), "it was trained on"
+    assert (len(shared.encoder), paths(shared)) == (1, [0, 0, 0])
+    assert [decision.action for decision in shared.decisions] == ["fresh", "reuse", "reuse"]
+    assert not torch.equal(weights(shared, 0, 0), weights(whole, 0, 0)), "it was trained further"
     fresh = learned(ablation.Fresh, monkeypatch)
-    assert (fresh.encoder.parents, fresh.ways) == ([None] * 3, [0, 1, 2])
+    assert (fresh.encoder.parents, paths(fresh)) == ([None] * 3, [0, 1, 2])
     monkeypatch.undo()
     behind = Decision("second", reused=100.0)
-    fresh.scratch = {"right": torch.ones(len(task.validation), dtype=torch.bool)}
-    assert fresh._earned(task, 0, behind), "however far behind it is"
+    fresh.scratch = {"scores": torch.ones(len(task.validation))}
+    fresh.tasks[0].data = task
+    assert fresh.growth.earned(fresh.tasks[0], behind), "however far behind it is"
     assert behind.forked is not None
     for learner in (whole, last, shared, fresh):
-        written = sum(decision["bytes_added"] for decision in learner.decisions)
+        written = sum(decision.bytes_added for decision in learner.decisions)
         kept = 4 * learner.parameter_counts()["encoder"] + len(learner.memories) * learner.memories.bytes_each
-        assert written == kept, "decisions say what was added"
+        assert written == kept, "decisions record what was added"
 
 
 def test_a_fork_can_start_with_the_head_trained_on_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, same in ((HRN, False), (import_file(FILE.with_name("forks.py")).TrainedHead, True)):
         learner = learned(kind, monkeypatch, 1)
-        learner.begin(load_scenario("digits").tasks[1])
+        Trainer(learner).begin(load_scenario("digits").tasks[1])
         assert learner.encoder.parents == [None, 0]
         for name, weight in learner.heads[1].state_dict().items():
             assert torch.equal(weight, learner.scratch[f"head.{name}"]) == same
@@ -82,19 +86,20 @@ def test_a_fork_can_start_with_the_head_trained_on_its_parent(monkeypatch: pytes
 def test_which_features_are_used(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     task = load_scenario("digits").tasks[0]
     whole = learned(HRN, monkeypatch, 1)
-    images = whole.scale(task.test.images[:20], 0)
+    first_task = whole.tasks[0]
+    images = whole.normalise(task.test.images[:20], first_task)
     image, first, last = whole.encoder.hashed(images, 0)
-    torch.testing.assert_close(whole.features(images, 0), image / 4 + first / 2 + last)
+    torch.testing.assert_close(whole.features(images, first_task), image / 4 + first / 2 + last)
     for kind, expected in ((ablation.Alike, image + first + last), (ablation.LastHash, last)):
-        torch.testing.assert_close(kind.features(whole, images, 0), expected)
-    kept = ablation.NotCentred.features(whole, images, 0)
+        torch.testing.assert_close(kind.features(whole, images, first_task), expected)
+    kept = ablation.NotCentred.features(whole, images, first_task)
     assert (next(whole.encoder.hashed(images + 1, 0)) - image).abs().max() < 1e-5, "without its mean, no different"
     raw = [
         (hashed := phi(each.flatten(1))) / hashed.norm(dim=1, keepdim=True)
         for phi, each in zip(whole.encoder.hashes, whole.encoder.maps(images, 0), strict=True)
     ]
     torch.testing.assert_close(kept, raw[0] / 4 + raw[1] / 2 + raw[2])
-    assert (kept - whole.features(images, 0)).abs().max() > 0.01
+    assert (kept - whole.features(images, first_task)).abs().max() > 0.01
     uneven = learned(ablation.Uneven, monkeypatch, 1)
     assert [type(phi) for phi in uneven.encoder.hashes] == [FeatureHash] * 3
     assert [phi.seed for phi in uneven.encoder.hashes] == [phi.seed for phi in whole.encoder.hashes]
@@ -103,10 +108,10 @@ def test_which_features_are_used(ablation: Any, monkeypatch: pytest.MonkeyPatch)
 def test_residues_are_beside_what_the_parent_knew(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = learned(ablation.Residues, monkeypatch)
     assert list(learner.directions) == [0, 1, 2]
-    images = learner.scale(load_scenario("digits").tasks[1].test.images[:20], 1)
+    images = learner.normalise(load_scenario("digits").tasks[1].test.images[:20], learner.tasks[1])
     known = learner.directions[0]
     left = [each - (each @ v.T) @ v for each, v in zip(learner.encoder.hashed(images, 1), known, strict=True)]
-    torch.testing.assert_close(learner.features(images, 1), ablation.sum_by_halves(left))
+    torch.testing.assert_close(learner.features(images, learner.tasks[1]), ablation.sum_by_halves(left))
     for level, v in zip(left, known, strict=True):
         assert (level @ v.T).abs().max() < 1e-5
     beside = sum(4 * v.numel() for levels in learner.directions.values() for v in levels)
@@ -116,7 +121,7 @@ def test_residues_are_beside_what_the_parent_knew(ablation: Any, monkeypatch: py
 WHY = {
     "TaskBefore": "the units of the task before",
     "MostFamiliar": "the most familiar units",
-    "AnyParent": "drawn",
+    "AnyParent": "drawn at random",
     "Probed": "where class means answer most",
 }
 
@@ -124,45 +129,52 @@ WHY = {
 @pytest.mark.parametrize("kind", WHY)
 def test_which_units_are_forked(kind: str, ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = learned(getattr(ablation, kind), monkeypatch)
-    assert {decision["why"] for decision in learner.decisions[1:]} == {WHY[kind]}
+    assert {decision.why for decision in learner.decisions[1:]} == {WHY[kind]}
     assert len(learner.encoder) == 3
     if kind == "TaskBefore":
         assert learner.encoder.parents == [None, 0, 1]
-        learner.ways[-1] = 0  # as if that task reused the first units
-        assert learner.candidates(2, {1}) == {0: WHY[kind]}
+        learner.tasks[1].path = 0  # as if the second task reused the first units
+        assert learner.growth.candidates(2, {1}, learner.tasks[2]) == {0: WHY[kind]}
 
 
 def test_class_means_choose_the_units_that_tell_classes_apart(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = learned(ablation.Probed, monkeypatch)
     task = load_scenario("digits").tasks[4]
-    learner.begin(task)
+    Trainer(learner).begin(task)
     images, labels = task.train.images, task.train.labels
     shares = []
     for path in range(3):
         with torch.no_grad():
-            features = learner.encoder(learner.scale(images, 3), path).double().numpy()
+            features = learner.encoder(learner.normalise(images, learner.tasks[3]), path).double().numpy()
         shares.append(NearestCentroid().fit(features[::2], labels[::2]).score(features[1::2], labels[1::2]))
     assert len(set(shares)) > 1
-    assert learner.decisions[-1]["tried"].keys() == {learner.tasks[shares.index(max(shares))].name}
+    assert learner.decisions[-1].tried.keys() == {learner.tasks[shares.index(max(shares))].name}
 
 
-def test_committed_rows_are_of_the_present_variants(ablation: Any) -> None:
-    found = json.loads(ablation.OUTPUT.read_text())
-    for name, part in found["scenarios"].items():
-        settings = replace(recipe_for((3, 32, 32)), epochs=(ablation.EPOCHS,))
-        assert part["recipe"] == settings.to_dict(), name
-        assert (part["version"], part["fraction"]) == (HRN.version, 1)
-        assert list(part["rows"]) == list(ablation.ROWS[name])
-        whole = part["rows"]["hrn"]
-        for row, entry in part["rows"].items():
-            options = options_from_dict(HRNOptions, ablation.ROWS[name][row][1])
-            assert entry["options"] == options_to_dict(options), row
-            assert len(entry.get("final", ())) == len(entry["seeds"])
+@pytest.mark.parametrize("name", ["split-cifar100", "split-cifar100-begin", "mixed"])
+def test_committed_rows_are_of_the_present_variants(name: str, ablation: Any) -> None:
+    found = Comparison.read(ablation.FOLDER / f"ablation-hrn-{name}.json")
+    recipe = find_scenario(found.scenario).recipe((3, 32, 32), 10)
+    assert found.recipe == {**recipe.to_dict(), "epochs": [ablation.EPOCHS]}
+    assert found.fraction == 1
+    assert list(found.learners) == list(ablation.ROWS[name])
+    whole = {run.seed: metrics.final(run.accuracy) for run in found.learners["hrn"]}
+    for row, runs in found.learners.items():
+        options = options_to_dict(options_from_dict(HRNOptions, ablation.ROWS[name][row][1]))
+        for run in runs:
+            assert (run.learner, run.version, run.options) == ("hrn", HRN.version, options), row
             if row != "no fork: units shared and trained on":
-                assert entry.get("forgetting", []) == [0] * len(entry["seeds"]), row
-        for worse in {"no fork: units shared and trained on", "fork from nothing"} & set(part["rows"]):
-            entry = part["rows"][worse]
-            assert all(
-                final < whole["final"][whole["seeds"].index(seed)] - 3
-                for seed, final in zip(entry["seeds"], entry["final"], strict=True)
-            ), f"{name}, {worse}"
+                assert metrics.forgetting(run.accuracy) == 0, row
+            if row in ("no fork: units shared and trained on", "fork from nothing"):
+                assert metrics.final(run.accuracy) < whole[run.seed] - 3, row
+
+
+def test_a_scenario_of_the_ablation_is_a_sweep(ablation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ablation.ROWS, "digits", {"hrn": (HRN, {}), "parent: drawn": (ablation.AnyParent, {})})
+    monkeypatch.setattr(ablation, "EPOCHS", 1)
+    for rows in (["parent: drawn"], ["hrn", "parent: drawn"]):
+        assert ablation.sweep_of("digits", rows, 1, 0.3, tmp_path).run() == []
+    found = Comparison.read(tmp_path / "ablation-hrn-digits.json")
+    assert list(found.learners) == ["hrn", "parent: drawn"]
+    assert found.command == "python experiments/ablate_hrn.py --seeds 1 --fraction 0.3"
+    assert found.learners["parent: drawn"][0].decisions[1]["why"] == "drawn at random"
