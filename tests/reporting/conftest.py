@@ -14,7 +14,7 @@ import pytest
 import hashroute
 from hashroute.reporting.figures import pictures
 from hashroute.reporting.figures.picture import Picture
-from hashroute.reporting.page import write_report
+from hashroute.reporting.page import make_report, write_report
 from hashroute.reporting.runs import Group, collect
 from hashroute.scenarios import scenario_recipe
 from hashroute.training.result import Comparison, RunResult
@@ -78,14 +78,14 @@ def copied(runs: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(runs, tmp_path / "runs"))
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Callable[..., str]:
-    """Writes a report; gives the text of its page."""
+@pytest.fixture(scope="session")
+def report() -> Callable[..., str]:
+    """Gives the text of a report's page; nothing is written."""
 
-    def write(*paths: Path) -> str:
-        return write_report(paths, tmp_path / "report", "hashroute report").read_text(encoding="utf-8")
+    def make(*paths: Path) -> str:
+        return make_report(paths, "hashroute report").text
 
-    return write
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -119,18 +119,16 @@ def test_one_seed_is_not_mentioned(runs: Path, report: Report) -> None:
     assert not re.search(r"\bseeds?\b", body)
 
 
-def test_a_report_is_the_same_each_time(runs: Path, tmp_path: Path) -> None:
-    for output in ("one", "other"):
-        write_report([runs / "vc-seed0"], tmp_path / output, "hashroute report")
-    for path in (tmp_path / "one").rglob("*.*"):
-        assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path / "one")).read_bytes(), path.name
+def test_a_second_report_is_the_same_and_leaves_nothing_of_an_earlier_one(runs: Path, tmp_path: Path) -> None:
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
 
-
-def test_a_second_report_leaves_nothing_of_the_first(runs: Path, tmp_path: Path, report: Report) -> None:
-    report(runs / "hrn-seed0")
-    assert list((tmp_path / "report").rglob("*hrn*"))
-    report(runs / "vc-seed0")
-    assert not list((tmp_path / "report").rglob("*hrn*"))
+    write_report([runs / "vc-seed0"], tmp_path, "hashroute report")
+    first = files()
+    for name in ("figures/other.png", "figures/other.pdf", "tables/other.tex"):
+        (tmp_path / name).touch()
+    write_report([runs / "vc-seed0"], tmp_path, "hashroute report")
+    assert files() == first
 
 
 # ---------------------------------------------------------------------- which runs belong together
@@ -314,15 +312,14 @@ def test_one_task_or_fifty(tmp_path: Path, report: Report, made_up: Callable[...
 
 def test_more_seeds_make_no_more_figures(tmp_path: Path, report: Report, made_up: Callable[..., Comparison]) -> None:
     """The work and the size of a page hardly grow with seeds: figures show means, or one run."""
-    tasks, sizes, counts = [f"CIFAR {place}0-{place}9" for place in range(11)], [], []
+    sizes, counts = [], []
     for seeds in (2, 10):
-        made_up(tasks, learner_names(), seeds).write(tmp_path / "result.json")
+        made_up(["a", "b", "c"], ["hrn", "vc", "ewc"], seeds).write(tmp_path / "result.json")
         page = report(tmp_path / "result.json")
         sizes.append(len(page.encode()))
         counts.append(page.count("<figure"))
     assert counts[0] == counts[1]
     assert sizes[1] < 1.5 * sizes[0]
-    assert sizes[1] < 5_000_000
 
 
 def test_names_that_cannot_be_shown_are_replaced(
