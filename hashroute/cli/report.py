@@ -8,6 +8,8 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
+from hashroute.cli.options import say
+
 
 @dataclass(frozen=True)
 class ReportSettings:
@@ -16,13 +18,13 @@ class ReportSettings:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs, folders that contain such folders, or result files. Runs may be unfinished."""
     output: Path = Path("report")
-    """Folder for report.html and its figures as PNG and PDF."""
+    """Folder for report.html, its figures as PNG and PDF, and its tables as LaTeX."""
 
 
 def run_report(settings: ReportSettings, command: str, console: Console) -> Path:
     """Write the page; returns its path."""
-    from hashroute.reporting import page
+    from hashroute.reporting.page import write_report
 
-    if not settings.runs:
-        raise ValueError("no run is given: expected the folder of a run, a folder of runs, or a result file")
-    return page.run_report(page.ReportSettings(settings.runs, settings.output), command, console)
+    page = write_report(settings.runs, settings.output, command)
+    say(console, f"report in {page}")
+    return page

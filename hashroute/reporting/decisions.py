@@ -12,7 +12,7 @@ def describe(decision: dict[str, Any] | Decision) -> str:
     """One line about a decision. Accuracies are on validation images."""
     decision = decision if isinstance(decision, dict) else decision.to_dict()
     parts = [_likeness(decision), _choice(decision), _added(decision)]
-    return f"{decision['task']}: " + "; ".join(part for part in parts if part)
+    return f"{decision.get('task')}: " + "; ".join(part for part in parts if part)
 
 
 def gain(decision: dict[str, Any]) -> float | None:

@@ -1,10 +1,9 @@
-"""How far runs are: a live table on a terminal, with the time left and what is known so far."""
+"""Progress of runs: a live table on a terminal, with the time left and the accuracies so far."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,48 +17,49 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hashroute.reporting.decisions import describe
+from hashroute.training.run_folder import RunFolder
+
 MATRICES, ROWS, COLUMNS = 2, 10, 18
-"""What is shown of accuracy matrices: of how many runs, and how many of the latest rows and columns of each."""
+"""Accuracy matrices that are shown, and the latest rows and columns of each."""
 
 
 @dataclass
 class Job:
-    """A run that is to be done, and how far it is."""
+    """A run, and its progress."""
 
     learner: str
     seed: int
     folder: Path
     images: int
-    """To be trained on altogether."""
+    """Training images of the whole run, each counted as often as it is used."""
     state: str = "waiting"
     trained: int = 0
+    """Training images so far."""
     record: dict[str, Any] | None = None
-    """Of the last epoch."""
+    """The record of the last epoch."""
     matrix: list[tuple[str, list[float | None]]] = field(default_factory=list)
     """After each task its name, and the accuracy of every task."""
     decision: str = ""
-    """What it decided last, and why."""
+    """The latest decision, in a sentence."""
     begun: tuple[float, int] | None = None
-    """When an epoch was first seen to end, and the images trained on by then."""
+    """When the first epoch was seen to end, and the images trained on by then."""
     seen: float = 0.0
-    """When the last epoch was seen."""
+    """When the last epoch was seen to end."""
+    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self.look()
-        self.state, self.begun = "waiting", None  # whatever a run that was stopped has left
+        self.state, self.begun = "waiting", None  # the epochs of a run that was stopped say nothing about the pace
 
     def look(self) -> None:
-        """Read from the run's folder how far it is."""
-        try:
-            lines = (self.folder / "epochs.jsonl").read_bytes().split(b"\n")[:-1]
-        except OSError:
-            return
-        records = [json.loads(line) for line in lines]
+        """Read the progress from the run's folder."""
+        records = [each for each in RunFolder(self.folder).read_epochs() if "images" in each]
         trained = sum(record["images"] for record in records)
         if trained != self.trained:
-            self.trained, self.record, self.seen = trained, records[-1], time.monotonic()
+            self.trained, self.record, self.seen = trained, records[-1], self.clock()
             self.matrix = [(record["task"], record["accuracy"]) for record in records if "accuracy" in record]
-            decisions = [record["decision"].get("said", "") for record in records if "decision" in record]
+            decisions = [describe(record["decision"]) for record in records if "decision" in record]
             self.decision = decisions[-1] if decisions else ""
             self.begun = self.begun or (self.seen, trained)
             if self.state == "waiting":
@@ -67,7 +67,7 @@ class Job:
 
     @property
     def pace(self) -> float | None:
-        """Seconds for an image: passed ones, or at first those that the only epoch took."""
+        """Seconds per image since the first epoch; after the first epoch, those that it took."""
         if self.record is None or self.begun is None:
             return None
         begun, trained = self.begun
@@ -76,16 +76,16 @@ class Job:
         return float(self.record["seconds"] / self.record["images"])
 
     def left(self, pace: float | None) -> float | None:
-        """Seconds until it is done, at this pace."""
+        """Seconds left at this pace."""
         if pace is None:
             return None
-        since = time.monotonic() - self.seen if self.state == "running" else 0.0
+        since = self.clock() - self.seen if self.state == "running" else 0.0
         return max(0.0, pace * (self.images - self.trained) - since)
 
 
 @contextmanager
 def live_table(jobs: Sequence[Job], at_once: int, console: Console) -> Iterator[None]:
-    """All jobs, so many of which run at the same time, while they are done; on a terminal."""
+    """Show all jobs while they run, `at_once` of them at the same time; nothing if there is no terminal."""
     if not console.is_terminal or console.quiet:
         yield
         return
@@ -94,7 +94,7 @@ def live_table(jobs: Sequence[Job], at_once: int, console: Console) -> Iterator[
 
 
 def overview(jobs: Sequence[Job], at_once: int) -> RenderableType:
-    """The table of all jobs, the time left for all, and the accuracy matrices of some that are running."""
+    """A table of all jobs, the time left, the latest decisions, and the accuracy matrices of some running jobs."""
     for job in jobs:
         if job.state in ("waiting", "running"):
             job.look()
@@ -119,15 +119,15 @@ def overview(jobs: Sequence[Job], at_once: int) -> RenderableType:
         table.add_row(Text(job.learner), str(job.seed), bar, *cells)
     done = sum(job.state in ("done", "failed") for job in jobs)
     left = time_left(jobs, at_once)
-    said = f"{done} of {len(jobs)} runs done" + ("" if left is None else f", about {duration(left)} left")
+    progress = f"{done} of {len(jobs)} runs done" + ("" if left is None else f", about {duration(left)} left")
     running = [job for job in jobs if job.state == "running" and job.matrix]
     latest = sorted(running, key=lambda job: job.begun or (0.0, 0))[-MATRICES:]
-    decided = [Text(f"{job.learner}, seed {job.seed}, {job.decision}") for job in latest if job.decision]
-    return Group(table, said, *decided, Columns(map(matrix_table, latest), padding=(0, 3)))
+    decided = [Text(f"{job.learner}, seed {job.seed}: {job.decision}") for job in latest if job.decision]
+    return Group(table, progress, *decided, Columns(map(matrix_table, latest), padding=(0, 3)))
 
 
 def time_left(jobs: Sequence[Job], at_once: int) -> float | None:
-    """Seconds until all jobs are done: those not yet begun at the pace of their learner, or of all others."""
+    """Seconds until all jobs are done; a job that waits is assumed to have the pace of its learner, or of all."""
     paces: dict[str, list[float]] = {}
     for job in jobs:
         if job.pace is not None:
@@ -144,7 +144,7 @@ def time_left(jobs: Sequence[Job], at_once: int) -> float | None:
 
 
 def matrix_table(job: Job) -> Table:
-    """The accuracy of every task so far after every task so far; red for what has lost ten points and more."""
+    """The accuracy matrix so far; red where a task has lost ten points or more."""
     rows = [values for _, values in job.matrix]
     known = sum(value is not None for value in rows[-1])
     tasks = range(max(0, known - COLUMNS), known)
@@ -154,18 +154,18 @@ def matrix_table(job: Job) -> Table:
     table.add_column("after", max_width=16, no_wrap=True)
     for task in tasks:
         table.add_column(str(task + 1), justify="right", min_width=3)
-    for number in range(max(0, len(rows) - ROWS), len(rows)):
+    for place in range(max(0, len(rows) - ROWS), len(rows)):
         cells = []
         for task in tasks:
-            so_far = [value for row in rows[: number + 1] if (value := row[task]) is not None]
+            so_far = [value for row in rows[: place + 1] if (value := row[task]) is not None]
             lost = bool(so_far) and max(so_far) - so_far[-1] >= 10
             cells.append(Text(f"{so_far[-1]:.0f}" if so_far else "", style="red" if lost else ""))
-        table.add_row(Text(job.matrix[number][0]), *cells)
+        table.add_row(Text(job.matrix[place][0]), *cells)
     return table
 
 
 def duration(seconds: float | None) -> str:
-    """Minutes and seconds, or hours and minutes."""
+    """Time as minutes and seconds, or as hours and minutes."""
     if seconds is None:
         return ""
     whole = round(seconds)

@@ -9,9 +9,6 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-import tyro
-from rich.console import Console
-
 from hashroute.reporting.figures import pictures
 from hashroute.reporting.figures.picture import Picture
 from hashroute.reporting.html import Page, command_box, finite, missing_box
@@ -20,30 +17,36 @@ from hashroute.reporting.sections import introduction, section
 from hashroute.storage import replace_file
 
 
-@dataclass(frozen=True)
-class ReportSettings:
-    """Settings of a report."""
+@dataclass
+class Report:
+    """A report before it is written: the text of the page, its figures, and its tables as LaTeX."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs, folders that contain such folders, or result files. Runs may be unfinished."""
-    output: Path = Path("report")
-    """Folder for report.html, its figures and its tables."""
+    text: str
+    pictures: list[Picture]
+    latex: dict[str, str]
+
+    def write(self, output: Path) -> Path:
+        """Write report.html, figures/*.png and *.pdf, and tables/*.tex; returns the page's path.
+
+        Figures and tables of an earlier report are removed from the folder.
+        """
+        files = {f"figures/{each.name}.{form}": each.save(form) for each in self.pictures for form in ("png", "pdf")}
+        files |= {f"tables/{name}.tex": table.encode() for name, table in self.latex.items()}
+        for name, content in {**files, "report.html": self.text.encode()}.items():
+            path = output / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, lambda file, content=content: file.write_bytes(content))  # type: ignore[misc]
+        for pattern in ("figures/*.png", "figures/*.pdf", "tables/*.tex"):
+            for old in output.glob(pattern):
+                if old.relative_to(output).as_posix() not in files:
+                    old.unlink()
+        return output / "report.html"
 
 
-def run_report(settings: ReportSettings, command: str, console: Console) -> Path:
-    """Write the page and say where it is; returns its path."""
-    page = write_report(settings.runs, settings.output, command)
-    console.print(f"report in {page}", markup=False, highlight=False, soft_wrap=True)
-    return page
+def make_report(paths: Sequence[Path], command: str) -> Report:
+    """A report about run folders, folders that contain them, or result files.
 
-
-def write_report(paths: Sequence[Path], output: Path, command: str) -> Path:
-    """Write report.html, figures/*.png and *.pdf, and tables/*.tex into a folder; returns the page's path.
-
-    Args:
-        paths: run folders, folders that contain them, or result files.
-        output: the folder. Figures and tables of an earlier report are removed from it.
-        command: the command that writes this report again.
+    command: the command that writes this report again.
     """
     if not paths:
         raise ValueError("no run is given: expected a run folder, a folder of them, or a result file")
@@ -54,26 +57,16 @@ def write_report(paths: Sequence[Path], output: Path, command: str) -> Path:
     for name, some in zip(names, drawn, strict=True):
         for picture in some:
             picture.name = page.unique(f"{name}-{picture.name}")
-    text = render(page, groups, names, drawn, left_out, command)
-    files = {
-        f"figures/{picture.name}.{form}": picture.save(form)
-        for some in drawn
-        for picture in some
-        for form in ("png", "pdf")
-    }
-    files |= {f"tables/{name}.tex": table.encode() for name, table in page.latex.items()}
-    for name, content in {**files, "report.html": text.encode()}.items():
-        path = output / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, lambda file, content=content: file.write_bytes(content))  # type: ignore[misc]
-    for pattern in ("figures/*.png", "figures/*.pdf", "tables/*.tex"):
-        for old in output.glob(pattern):
-            if old.relative_to(output).as_posix() not in files:
-                old.unlink()
-    return output / "report.html"
+    text = _render(page, groups, names, drawn, left_out, command)
+    return Report(text, [picture for some in drawn for picture in some], page.latex)
 
 
-def render(
+def write_report(paths: Sequence[Path], output: Path, command: str) -> Path:
+    """Make a report and write it into a folder; returns the page's path."""
+    return make_report(paths, command).write(output)
+
+
+def _render(
     page: Page,
     groups: Sequence[Group],
     names: Sequence[str],
