@@ -1,4 +1,4 @@
-"""The pictures of README: what `hashroute demo` prints, its report, and a digit's way through a hash-routed network.
+"""Draw the pictures of README and docs: the demo's output, its report, and a digit's path through the network.
 
 usage: python docs/make_images.py      (make images; the report's picture needs chromium)
 """
@@ -24,23 +24,23 @@ from rich.terminal_theme import MONOKAI
 
 from hashroute import HashRoutedNetwork, load_scenario, run
 from hashroute.cli.demo import DemoSettings, show, train
-from hashroute.reporting.page import ReportSettings, run_report
+from hashroute.reporting.page import write_report
 from hashroute.training.run import learner_options
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 100
 SHOWN = (3, 0)
-"""Which digit the second picture follows: a task, and a test image of it."""
+"""The digit that the second picture follows: a task, and a test image of it."""
 BLUE, GREY, LIGHT = "#0072B2", "#9a9a9a", "#dddddd"
 
 
 def draw_demo() -> None:
-    """What it prints, the top of its report, and a figure of it: what every learner knows after each task."""
+    """Its output, the top of its report, and the accuracy matrices."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     with TemporaryDirectory() as name:
         folder = Path(name) / "demo-seed0"
-        content = train(DemoSettings(), "hashroute demo", folder, Console(quiet=True))
-        page = run_report(ReportSettings((folder,), folder), "hashroute report", Console(quiet=True))
+        comparison = train(DemoSettings(), "hashroute demo", folder, Console(quiet=True))
+        page = write_report([folder], folder, "hashroute report")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             view = browser.new_page(viewport={"width": 1100, "height": 1250})
@@ -49,16 +49,16 @@ def draw_demo() -> None:
             browser.close()
         shutil.copy(folder / "figures" / "digits-matrices.png", IMAGES / "matrices.png")
     console.print("[bold]$ hashroute demo[/bold]", highlight=False)
-    show(content, console)
+    show(comparison, console)
     console.print("saved in runs/demo-seed0", highlight=False)
     console.print("report in runs/demo-seed0/report.html", highlight=False)
     console.save_svg(str(IMAGES / "demo.svg"), title="hashroute demo", theme=MONOKAI)
 
 
 def draw_way() -> None:
-    """The image, and at every level the projections on all units, the chosen one, and what it makes of the map.
+    """The image, and at every level the projections on all units, the selected unit and its maps.
 
-    The network is that of hrn-paper, and sums the residue of its third level, too, as the paper's equation does.
+    The network is that of hrn-paper with the residue of its third level, as in the paper's equation.
     """
     scenario = load_scenario("digits")
     options = learner_options("hrn-paper", "digits", "default", scenario.image_shape)

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,47 +17,80 @@ from hashroute import load_scenario
 from support import import_file
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-QUICK = {"bench": ["--epochs", "1"], "demo": ["--epochs", "1"]}
-"""What is added to commands that train, to save time."""
+README, QUICK_START = ROOT / "README.md", ROOT / "docs" / "quick-start.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+DOWNLOADS = "  # downloads"
+"""Ends a command that needs a data set which is not part of hashroute."""
 
 
-def run_command(command: list[str], folder: Path) -> None:
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of every hashroute command of a page."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines() if not line.endswith(DOWNLOADS)]
+    split = [shlex.split(line, comments=True) for line in lines]
+    return [arguments for program, *arguments in split if program == "hashroute"]
+
+
+def with_blocks(language: str) -> pytest.MarkDecorator:
+    """A test for each page that has blocks in a language."""
+    pages = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, language)]
+    return pytest.mark.parametrize("page", pages)
+
+
+def run_python(folder: Path, *arguments: str) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr[-2000:]}"
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{shlex.join(arguments)}: {done.stderr[-2000:]}"
 
 
-def write_images(folder: Path) -> None:
-    """Some digits as files: folder/TASK/CLASS/NUMBER.png."""
+def run_commands(folder: Path, lines: Sequence[Sequence[str]]) -> None:
+    for arguments in lines:
+        run_python(folder, "-m", "hashroute", *arguments)
+
+
+def write_code(page: Path, folder: Path, known: Sequence[str] = ()) -> Path:
+    """The Python code of a page, in the file that the page names, and the images that it uses."""
     for task in load_scenario("digits").tasks[:2]:
         for label, name in enumerate(task.class_names):
-            place = folder / task.name / name
+            place = folder / "my-images" / task.name / name
             place.mkdir(parents=True)
             for number, image in enumerate(task.test.images[task.test.labels == label][:20]):
                 Image.fromarray(image[0].numpy()).save(place / f"{number}.png")
+    name = re.search(r"Save it as `(\w+\.py)`", page.read_text())
+    code = folder / (name[1] if name else "page.py")
+    code.write_text("\n".join(block for block in blocks(page, "python") if block not in known))
+    return code
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if BLOCK.search(page.read_text())],
-)
-def test_code_and_commands_work_in_the_order_of_the_page(page: Path, tmp_path: Path) -> None:
-    text = page.read_text()
-    write_images(tmp_path / "my-images")
-    blocks = BLOCK.findall(text)
-    module = re.search(r"[Ss]ave it as `(\w+\.py)`", text)
-    code = tmp_path / (module[1] if module else "page.py")
-    code.write_text("\n".join(block for language, block in blocks if language == "python"))
-    run_command([sys.executable, str(code)], tmp_path)
-    for line in "".join(block for language, block in blocks if language == "sh").splitlines():
-        command, _, comment = line.partition("  # ")
-        program, *arguments = shlex.split(command)
-        if program == "hashroute" and "downloads" not in comment:
-            run_command([sys.executable, "-m", "hashroute", *arguments, *QUICK.get(arguments[0], [])], tmp_path)
-        elif program == "make":
-            assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+@with_blocks("python")
+def test_code_runs(page: Path, tmp_path: Path) -> None:
+    known = blocks(QUICK_START, "python") if page == README else ()
+    run_python(tmp_path, str(write_code(page, tmp_path, known)))
+
+
+def test_commands_of_readme_work_one_after_another(tmp_path: Path) -> None:
+    quick = [[part.replace("runs/digits", "runs/digits-epochs=1") for part in line] for line in commands(README)]
+    for line in quick:
+        line += ["--epochs", "1"] if line[0] == "bench" else []
+    assert [line[0] for line in quick] == ["bench", "bench", "report", "inspect"]
+    run_commands(tmp_path, quick)
+
+
+@pytest.mark.slow
+@with_blocks("sh")
+def test_commands_work_as_printed(page: Path, tmp_path: Path) -> None:
+    run_python(tmp_path, str(write_code(page, tmp_path)))
+    run_commands(tmp_path, commands(page))
+
+
+def test_make_has_the_targets_of_readme() -> None:
+    named = re.findall(r"\bmake ([a-z]+)", README.read_text())
+    assert set(named) <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert len(named) >= 3
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
@@ -70,11 +104,11 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
             assert heading in slugs, f"{page.name} links to {target}#{heading}"
 
 
-def test_tables_are_those_of_the_result_files() -> None:
+def test_tables_and_examples_are_those_of_the_files() -> None:
     pages = import_file(ROOT / "docs" / "make_pages.py")
     filled = 0
     for page in pages.PAGES:
         text = page.read_text()
-        assert pages.fill(text) == text, f"{page.name} is not what its result file says: run make pages"
-        filled += len(pages.PLACE.findall(text))
+        assert pages.fill(text) == text, f"{page.name} differs from its result file or example: run make pages"
+        filled += len(pages.MARK.findall(text))
     assert filled >= 30
