@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import pty
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hashroute import HashRoutedNetwork, UnitSpec
+from hashroute import HashRoutedNetwork, Learner, Scenario, Task, UnitSpec, create_learner, load_scenario
+from hashroute.learners import files
+from hashroute.recipe import Recipe, recipe_for
 
 NEEDS = {
     "digits": [],
@@ -57,6 +62,50 @@ def train(network: HashRoutedNetwork, steps: int = 20, seed: int = 0, optimizer:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+# ------------------------------------------------------------------------ learners
+
+
+@cache
+def digits(tasks: int = 2, share: float = 1.0) -> Scenario:
+    """The first tasks of `digits`, with a share of their images."""
+    return Scenario("digits", load_scenario("digits").tasks[:tasks]).part(share)
+
+
+def short_recipe(epochs: int = 2, **changes: Any) -> Recipe:
+    """The default recipe for `digits`, with few epochs."""
+    return replace(recipe_for((1, 8, 8), classes=2), epochs=(epochs,), **changes)
+
+
+def learned(name: str, tasks: int = 2, epochs: int = 2, **options: Any) -> Any:
+    """A learner after the first tasks of `digits`: a copy of one that is trained once."""
+    return copy.deepcopy(_learned(name, tasks, epochs, **options))
+
+
+@cache
+def _learned(name: str, tasks: int, epochs: int, **options: Any) -> Learner:
+    learner = create_learner(name, (1, 8, 8), short_recipe(epochs), **options)
+    for task in digits(tasks).tasks:
+        learner.learn(task)
+    return learner
+
+
+def accuracy(learner: Learner, task: Task) -> float:
+    """The share of right answers to the test images of a task that was learned."""
+    return (learner.predict(task.test.images, task.name) == task.test.labels).double().mean().item()
+
+
+def assert_same(one: Learner, other: Learner) -> None:
+    """Two learners are the same, bit for bit, and so are all that they will learn."""
+    assert files.describe(one) == files.describe(other)
+    ours, theirs = files.state_of(one), files.state_of(other)
+    assert ours.keys() == theirs.keys()
+    different = [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
+    assert not different
+
+
+# ------------------------------------------------------------------------ programs
 
 
 def import_file(path: Path) -> Any:

@@ -9,7 +9,7 @@ import copy
 import inspect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -83,7 +83,7 @@ def find_backbone(backbone: BackboneLike, image_shape: Sequence[int]) -> Backbon
                 "the levels, such as nn.Sequential(level, level)"
             )
         return Backbone(partial(_copy_levels, original), len(list(original.children())))
-    specs = tuple(backbone)
+    specs = tuple(backbone) if isinstance(backbone, Iterable) else ()
     if not specs or not all(isinstance(spec, UnitSpec) for spec in specs):
         raise ValueError(f"the backbone is {backbone!r}: expected a name, a module, or a list of UnitSpec")
     return Backbone(partial(unit_levels, specs, shape), len(specs), any(spec.max_pool > 1 for spec in specs))

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hashroute.nn.units import Convolution
-
 if TYPE_CHECKING:
     _Layer = nn.Conv2d
 else:
@@ -28,34 +26,26 @@ class LowRank(_Layer):
         """The base plus the difference, in the shape of the base."""
         return self.base + (self.up @ self.down).view_as(self.base)
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Its class exists only in this process: a copy or a pickle names the class that it was made from."""
+        return _blank, (type(self).__bases__[1],), self.__dict__
+
     def extra_repr(self) -> str:
         """What a printed module says about the layer."""
         return f"rank {len(self.down)}, of weights {tuple(self.base.shape)}"
 
 
-class LowRankConvolution(LowRank, Convolution):
-    """A unit's convolution with weights of low rank."""
-
-
-class LowRankConv2d(LowRank, nn.Conv2d):
-    """A convolution with weights of low rank."""
-
-
-class LowRankLinear(LowRank, nn.Linear):  # type: ignore[misc,override]
-    """A linear layer with weights of low rank."""
-
-
-_KINDS: dict[type, type] = {
-    Convolution: LowRankConvolution,
-    nn.Conv2d: LowRankConv2d,
-    nn.Linear: LowRankLinear,
-}
-
-
 @cache
 def _kind(layer: type) -> type:
     """The class with weights of low rank for a class of layers."""
-    return _KINDS.get(layer) or type(f"LowRank{layer.__name__}", (LowRank, layer), {})
+    return type(f"LowRank{layer.__name__}", (LowRank, layer), {})
+
+
+def _blank(layer: type) -> nn.Module:
+    """A layer of low rank whose state is still to be set."""
+    kind = _kind(layer)
+    blank: nn.Module = kind.__new__(kind)
+    return blank
 
 
 def make_low_rank(layer: nn.Conv2d | nn.Linear, rank: int) -> None:

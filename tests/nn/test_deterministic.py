@@ -8,9 +8,9 @@ from support import small_network, train
 
 def run(seed: int) -> dict[str, torch.Tensor]:
     network = small_network(seed=seed, units=[UnitSpec(4, 3, 1, 1, dropout=0.3)] * 5, tau_empty=0.5)
-    train(network, steps=30)
+    train(network, steps=10)
     network.add_units([UnitSpec(4, 3, 1, 1, dropout=0.3)])
-    train(network, steps=30, seed=1)
+    train(network, steps=10, seed=1)
     return network.state_dict()
 
 

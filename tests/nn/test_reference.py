@@ -38,7 +38,7 @@ class Case:
 
     network: dict[str, Any]
     batch: int
-    steps: int = 200
+    steps: int = 100
     channels: int = 2
     seed: int = 0
     dead: bool = False
