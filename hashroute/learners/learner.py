@@ -430,9 +430,9 @@ class Learner(nn.Module):
         files.write_model(Path(folder), files.describe(self), files.state_of(self))
 
 
-def _rows(images: Tensor | Images, rows: Tensor) -> Tensor:
-    """Some images, as a tensor."""
-    return images[rows.to(images.device) if isinstance(images, Tensor) else rows.cpu()]
+def _rows(images: Tensor | Images, rows: Tensor) -> Tensor | Images:
+    """Some images; those that are not in memory are not read."""
+    return images[rows.to(images.device)] if isinstance(images, Tensor) else images.take(rows.cpu())
 
 
 def count_weights(module: nn.Module) -> int:
