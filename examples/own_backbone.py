@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -24,7 +25,7 @@ def level(channels_in: int, channels_out: int) -> nn.Module:
 def gelu(image_shape: Sequence[int], width: float = 1.0) -> list[nn.Module]:
     """Two levels. The width factor makes "gelux0.5" a name, too."""
     channels = [image_shape[0], round(16 * width), round(32 * width)]
-    return [level(before, after) for before, after in zip(channels, channels[1:], strict=False)]
+    return [level(before, after) for before, after in pairwise(channels)]
 
 
 if __name__ == "__main__":

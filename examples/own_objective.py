@@ -20,7 +20,7 @@ class Rotation(Objective):
 
     score_factor = 100.0  # scores are shown in percent
 
-    def outputs(self, task: TaskEntry) -> int:
+    def outputs(self, task: TaskEntry) -> int:  # noqa: ARG002
         """Four rotations."""
         return 4
 

@@ -293,9 +293,10 @@ class Learner(nn.Module):
     @torch.no_grad()
     def logits(self, images: Tensor | Images, task: int | str | TaskEntry) -> Tensor:
         """(n, outputs) what the head of a task gives for images."""
-        entry = self.find_task(task)
-        outputs: Tensor = self.heads[entry.index](self.encode(images, entry))
-        return outputs
+        entry, most = self.find_task(task), self._recorded_at_once()
+        rows = torch.arange(len(images)).split(most) if len(images) > most else [None]
+        parts = (images if some is None else _rows(images, some) for some in rows)
+        return torch.cat([self.heads[entry.index](self.encode(part, entry)) for part in parts])
 
     @overload
     def predict(self, images: Tensor | Images, task: int | str | TaskEntry) -> Tensor: ...
@@ -363,7 +364,7 @@ class Learner(nn.Module):
         If they would not fit into memory, evenly spaced images stand for all.
         """
         self._rest()
-        most = RECORDED_BYTES // (self.feature_count() * self._place.element_size())
+        most = self._recorded_at_once()
         if len(split) > most:
             split = split[torch.linspace(0, len(split) - 1, most).round().long()]
         features, targets = [], []
@@ -380,6 +381,10 @@ class Learner(nn.Module):
         """(n,) how good the answers to a split of a task are, by the objective."""
         features, targets = self.record(split, task)
         return self.objective.scores(self.heads[task.index](features), targets)
+
+    def _recorded_at_once(self) -> int:
+        """How many images may have their features in memory at once, about."""
+        return max(EVALUATION_BATCH, RECORDED_BYTES // (self.recipe.features * self._place.element_size()))
 
     def _rest(self) -> None:
         """Switch to eval mode, unless it is on already."""
