@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -338,5 +337,3 @@ def test_a_file_that_is_no_result_file_is_one_line(bench: Command) -> None:
     FILE.parent.mkdir()
     FILE.write_text("[1]")
     assert f"{FILE} is not a result file" in only_error(bench(*QUICK, "--learners", "vc"))
-
-

@@ -1,4 +1,4 @@
-"""What `hashroute inspect` says of a model is what the model is; a folder without one is a clear line."""
+"""`hashroute inspect` shows what a model is; a folder without a model is one clear line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from hashroute import Scenario, load_learner, load_scenario, run
-from hashroute.cli.app import main
-from hashroute.learners import LEARNERS
+from hashroute.learners import learner_names
 from hashroute.recipe import recipe_for
+from hashroute.reporting.decisions import describe
 
-BUILT_IN = tuple(LEARNERS)
+BUILT_IN = tuple(learner_names())
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +41,9 @@ Inspect = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def inspect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Inspect:
-    """The command in this process; gives the exit code and what it printed."""
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*arguments: Any) -> tuple[int, str, str]:
-        return main(["inspect", *map(str, arguments)]), *capsys.readouterr()
-
-    return call
+def inspect(hashroute_command: Inspect) -> Inspect:
+    """Runs `hashroute inspect ...`."""
+    return lambda *arguments: hashroute_command("inspect", *arguments)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -79,10 +74,10 @@ def test_every_learner_is_described_as_it_is(name: str, folders: Any, inspect: I
     code, printed, _ = inspect(folder)
     assert code == 0
     assert printed.startswith(f"{name} on digits, seed 3: 2 tasks, images of 1 x 8 x 8, {found['epochs']} epochs in ")
-    assert f"{found['accuracy']:.1f} % over all tasks" in printed
+    assert f"accuracy: task-aware {found['accuracy']:.1f} %; task-free" in printed
     assert "repeat it: a command\n" in printed
-    assert all(decision["said"] in printed for decision in found["decisions"])
-    assert max(len(line) for line in printed.splitlines() if not line.startswith("decided")) <= 100
+    assert all(f"decision: {describe(decision)}\n" in printed for decision in found["decisions"])
+    assert max(len(line) for line in printed.splitlines() if not line.startswith("decision")) <= 100
 
 
 def test_units_of_the_hash_routed_network(folders: Any, inspect: Inspect) -> None:
@@ -132,7 +127,7 @@ def test_a_saved_learner_that_is_no_run_is_described_too(folders: Any, inspect: 
     assert printed.startswith("hrn-paper, seed 3: 2 tasks, images of 1 x 8 x 8\n")
 
 
-def test_without_a_result_the_log_of_epochs_tells_accuracy(folders: Any, inspect: Inspect, tmp_path: Path) -> None:
+def test_without_a_result_accuracy_comes_from_the_log(folders: Any, inspect: Inspect, tmp_path: Path) -> None:
     shutil.copytree(folders("vc"), tmp_path, dirs_exist_ok=True)
     before = json.loads(inspect(tmp_path, "--json")[1])
     (tmp_path / "result.json").unlink()
@@ -158,10 +153,14 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "another size": ("learner.json", lambda path: change(path, image_shape=[3, 8, 8]), "that cannot be read"),
     "unknown option": ("learner.json", lambda path: change(path, options={"wait": 1}), "has no option 'wait'"),
     "unknown learner": ("learner.json", lambda path: change(path, learner="mine"), "there is no learner 'mine'"),
-    "half a result": ("result.json", cut, "result.json is damaged"),
-    "half a log": ("epochs.jsonl", cut, "epochs.jsonl is damaged"),
-    "a result of nonsense": ("result.json", lambda path: change(path, accuracy=[5]), "accuracies of other tasks"),
-    "another run's result": ("result.json", lambda path: change(path, accuracy=[[90.0]]), "accuracies of other tasks"),
+    "half a result": ("result.json", cut, "result.json cannot be read"),
+    "half a log": ("epochs.jsonl", cut, "the last line of epochs.jsonl is incomplete"),
+    "a result of nonsense": ("result.json", lambda path: change(path, accuracy=[5]), "result.json is damaged"),
+    "another run's result": (
+        "result.json",
+        lambda path: change(path, accuracy=[[90.0]]),
+        "its accuracy matrix has gaps",
+    ),
 }
 
 

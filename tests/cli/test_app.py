@@ -1,0 +1,74 @@
+"""The command `hashroute` itself: help, version, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hashroute
+
+Command = Callable[..., tuple[int, str, str]]
+COMMANDS = ("demo", "data", "bench", "inspect", "search", "ablate", "report")
+
+
+def process(*arguments: str, folder: Path) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "hashroute", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_version_and_without_arguments_the_help(tmp_path: Path) -> None:
+    assert process("--version", folder=tmp_path) == (0, f"hashroute {hashroute.__version__}\n", "")
+    code, printed, errors = process(folder=tmp_path)
+    assert (code, errors) == (0, "")
+    assert [name for name in COMMANDS if name not in printed] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_every_command_is_explained(
+    command: str, hashroute_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code, printed, _ = hashroute_command(command, "--help")
+    assert code == 0
+    lines = [line.strip("│ ") for line in printed.splitlines()]
+    for place, line in enumerate(lines):
+        if line.startswith("--"):  # the explanation follows on this line or on the next
+            explained = f"{line}  {lines[place + 1]}".split("  ", 1)[1].strip()
+            assert explained, line
+            assert not explained.startswith("(default"), line
+
+
+def test_a_mistake_ends_the_process_with_code_2(tmp_path: Path) -> None:
+    message = "hashroute: --epochs is 0: expected at least 1\n"
+    assert process("demo", "--epochs", "0", folder=tmp_path) == (2, "", message)
+
+
+def test_an_interrupt_within_code_made_from_text_gives_our_exit_code(tmp_path: Path) -> None:
+    script = """
+import sys, types
+from hashroute.cli import app as cli
+
+def interrupt(**_):
+    exec("raise KeyboardInterrupt")
+
+cli.app = types.SimpleNamespace(cli=interrupt)
+sys.exit(cli.main(["demo"]))
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "-m", "script"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (130, "hashroute: stopped; nothing unfinished was kept\n")
+
+
+def test_data_sets_are_listed(hashroute_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HASHROUTE_DATA", str(tmp_path))
+    code, printed, errors = hashroute_command("data")
+    assert (code, errors) == (0, "")
+    assert "download it with: hashroute data mnist" in " ".join(printed.replace("│", " ").split())
+    code, _, errors = hashroute_command("data", "imagenet")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "imagenet" in errors
