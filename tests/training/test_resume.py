@@ -1,8 +1,7 @@
-"""A run that was stopped goes on to the same numbers, bit for bit, as one that never was."""
+"""A resumed run reaches the same numbers, bit for bit, as one that was never stopped."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ import pytest
 import torch
 
 from hashroute import load_scenario
-from hashroute.learners import LEARNERS, load_learner
+from hashroute.learners import learner_names, load_learner
+from hashroute.learners.files import state_of
 from hashroute.recipe import Recipe, recipe_for
 from hashroute.tasks import Scenario
 from hashroute.training.run import run
-
-TIMES = ("seconds", "images_per_second")
+from run_files import epochs, read_json, timeless
 
 
 def three_tasks() -> Scenario:
@@ -28,13 +27,8 @@ def short(scenario: Scenario, epochs: int = 2) -> Recipe:
 
 
 def numbers(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What a run wrote down, without how long it took."""
-    result = json.loads((folder / "result.json").read_text())
-    epochs = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
-    return (
-        {name: value for name, value in result.items() if name not in TIMES},
-        [{name: value for name, value in epoch.items() if name not in TIMES} for epoch in epochs],
-    )
+    """The result and the log of a run, without how long it took."""
+    return timeless(read_json(folder / "result.json")), epochs(folder)
 
 
 class Stop(Exception):
@@ -42,7 +36,7 @@ class Stop(Exception):
 
 
 OPTIONS: dict[str, dict[str, Any]] = {"hrn-paper": {"units_added": (0, 2)}}
-RUNS = [*((learner, OPTIONS.get(learner)) for learner in LEARNERS), ("hrn", {"rank": 1, "max_units": 4})]
+RUNS = [*((learner, OPTIONS.get(learner)) for learner in learner_names()), ("hrn", {"rank": 1, "max_units": 4})]
 
 
 @pytest.mark.parametrize(("learner", "options"), RUNS)
@@ -69,14 +63,14 @@ def test_a_stopped_run_ends_like_an_undisturbed_one(
     for file in ("samples.json", "settings.json"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes()
     assert len(whole[1]) == (2 if learner == "joint" else 6)
-    one, other = (load_learner(tmp_path / part).state() for part in ("whole", "parts"))
+    one, other = (state_of(load_learner(tmp_path / part)) for part in ("whole", "parts"))
     assert one.keys() == other.keys()
     for name, tensor in one.items():
         assert torch.equal(tensor, other[name]), name
     assert not (tmp_path / "parts" / "checkpoint.pt").exists()
 
     log = (tmp_path / "whole" / "epochs.jsonl").read_bytes()
-    outcome, model = run(scenario, learner, settings, 3, folder=tmp_path / "whole", resume=True, options=options)
+    result, model = run(scenario, learner, settings, 3, folder=tmp_path / "whole", resume=True, options=options)
     assert (tmp_path / "whole" / "epochs.jsonl").read_bytes() == log, "a finished run was done again"
-    assert outcome.to_dict() == json.loads((tmp_path / "whole" / "result.json").read_text())
-    assert torch.equal(model.state()[name], tensor)
+    assert result.to_dict() == read_json(tmp_path / "whole" / "result.json")
+    assert torch.equal(state_of(model)[name], tensor)

@@ -1,0 +1,132 @@
+"""A sweep does what is left, keeps what is finished, and collects what fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from hashroute import Comparison, Scenario, create_learner, load_scenario
+from hashroute.learners.entries import Batch
+from hashroute.learners.plain import Vanilla
+from hashroute.recipe import recipe_for
+from hashroute.training.sweep import Sweep, SweepRun, SweepSettings, folder_name, row_name
+
+RECIPE = replace(recipe_for((1, 8, 8), classes=2), epochs=(1,))
+
+
+def two_tasks() -> Scenario:
+    scenario = load_scenario("digits", 0.3)
+    return replace(scenario, tasks=scenario.tasks[:2])
+
+
+class Failing(Vanilla):
+    """A learner that cannot learn a second task."""
+
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        if batch.task.index:
+            raise RuntimeError("one task\nis enough")
+        return super().loss(batch)
+
+
+@pytest.fixture
+def settings() -> SweepSettings:
+    return SweepSettings(two_tasks(), RECIPE, fraction=0.3)
+
+
+def test_rows_may_hold_names_classes_and_instances(settings: SweepSettings, tmp_path: Path) -> None:
+    instance = create_learner("vc", (1, 8, 8), RECIPE)
+    rows = [("name", "vc"), ("class", Vanilla), ("instance", instance)]
+    sweep = Sweep(settings, [SweepRun(name, learner) for name, learner in rows], tmp_path / "results.json")
+    done: list[str] = []
+    assert sweep.run(on_result=lambda each, _: done.append(each.name)) == []
+    assert done == [name for name, _ in rows]
+    found = Comparison.read(tmp_path / "results.json")
+    assert list(found.learners) == done
+    assert len({str(run.accuracy) for run in found.runs}) == 1, "the same learner, given in three ways"
+    assert len(instance.tasks) == 2, "the instance itself was trained"
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["with folders", "without"])
+def test_failures_are_collected_and_tried_again(settings: SweepSettings, tmp_path: Path, runs: bool) -> None:
+    settings = replace(settings, runs=tmp_path / "runs" if runs else None, resume=True)
+    rows = [SweepRun("bad", Failing), SweepRun("good", "vc")]
+    sweep = Sweep(settings, rows, tmp_path / "results.json")
+    told: list[tuple[str, str]] = []
+    (failure,) = sweep.run(on_failure=lambda each, problem: told.append((each.name, problem)))
+    assert failure.startswith("bad, seed 0, failed: RuntimeError: one task is enough")
+    assert told == [("bad", failure.removeprefix("bad, seed 0, failed: "))]
+    assert [each.name for each in sweep.left] == ["bad"]
+    assert (tmp_path / "runs" / "bad-seed0" / "error.txt").exists() == runs
+    again = Sweep(settings, [SweepRun("bad", Vanilla), *rows[1:]], tmp_path / "results.json")
+    assert again.run() == []
+    assert list(Comparison.read(tmp_path / "results.json").learners) == ["bad", "good"]
+
+
+def test_two_sweeps_add_to_one_file(settings: SweepSettings, tmp_path: Path) -> None:
+    one = Sweep(settings, [SweepRun("joint", "joint")], path := tmp_path / "results.json")
+    other = Sweep(settings, [SweepRun("vc", "vc", 1), SweepRun("vc", "vc", 0)], path)
+    assert one.run() == other.run() == []
+    assert [(run.name, run.seed) for run in Comparison.read(path).runs] == [("vc", 0), ("vc", 1), ("joint", 0)]
+    assert Sweep(settings, one.runs, path).left == []
+
+
+def test_other_settings_are_refused_or_replaced(settings: SweepSettings, tmp_path: Path) -> None:
+    rows, path = [SweepRun("hrn", "hrn")], tmp_path / "results.json"
+    assert Sweep(settings, [*rows, SweepRun("vc", "vc")], path).run() == []
+    slower = replace(settings, recipe=replace(RECIPE, learning_rate=1e-4))
+    with pytest.raises(ValueError, match=r"other settings \(recipe learning_rate: 0\.002 there, 0\.0001 here\)"):
+        Sweep(slower, rows, path)
+    other = [SweepRun("hrn", "hrn", options={"rank": 1})]
+    with pytest.raises(ValueError, match=r"other settings \(hrn: options rank: 0 there, 1 here\)"):
+        Sweep(settings, other, path)
+    assert Sweep(settings, other, path, replace=True).left == other
+    assert list(Comparison.read(path).learners) == ["vc"], "what does not belong to the sweep stays"
+    assert Sweep(slower, rows, path, replace=True).left == rows
+    assert Comparison.read(path).runs == [], "runs with another recipe cannot be compared"
+
+
+def test_a_run_is_watched_in_its_own_process(settings: SweepSettings, tmp_path: Path) -> None:
+    watch = partial(write_lines, tmp_path)
+    rows = [SweepRun("vc", "vc", seed) for seed in range(2)]
+    assert Sweep(replace(settings, watch=watch), rows, tmp_path / "results.json").run() == []
+    assert (tmp_path / "lines").read_text() == "vc 0: 0 or 1\nvc 0: 2 or 3\nvc 0: end\n" + (
+        "vc 1: 0 or 1\nvc 1: 2 or 3\nvc 1: end\n"
+    )
+
+
+@contextmanager
+def write_lines(folder: Path, each: SweepRun) -> Iterator[Any]:
+    with open(folder / "lines", "a") as file:
+        yield lambda record: file.write(f"{each.name} {each.seed}: {record['task']}\n")
+        file.write(f"{each.name} {each.seed}: end\n")
+
+
+def test_names_say_what_is_unusual() -> None:
+    assert row_name("hrn", {}) == "hrn"
+    assert row_name("hrn", {"max_units": 6, "rank": None}) == "hrn(max_units=6, rank=null)"
+    assert folder_name("hrn(max_units=6, rank=4)", 0) == "hrn-max_units=6,rank=4-seed0"
+    assert folder_name("no residue/constraint", 3) == "no_residue_constraint-seed3"
+    long = row_name("hrn-paper", {"units": list(range(100))})
+    assert len(long) < 30
+    assert long != row_name("hrn-paper", {"units": list(range(101))})
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_workers_use_one_thread_each(jobs: int) -> None:
+    script = "import torch; from hashroute.training.workers import *; "
+    script += f"print(*side_by_side({jobs}, torch.get_num_threads, [()] * 2))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}  # what they would use by themselves
+    process = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert process.stdout == "1 1\n"
