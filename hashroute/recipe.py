@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from hashroute.nn.backbones import feature_count, small_units
@@ -78,13 +78,6 @@ class Recipe:
                 "head": HeadSpec(tuple(head["widths"]), tuple(head["dropout"]), head["activation"]),
             }
         )
-
-
-def with_defaults(kept: Any) -> Any:
-    """A recipe as read from a file, with defaults for fields that the file does not have; other values unchanged."""
-    if not isinstance(kept, dict):
-        return kept
-    return {each.name: each.default for each in fields(Recipe) if each.default is not MISSING} | kept
 
 
 SMALL_HEAD = HeadSpec((60, 10), (0.2, 0.0))

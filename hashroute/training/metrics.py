@@ -1,4 +1,4 @@
-"""What follows from an accuracy matrix: a row after each task, a column for each, None for what is not yet learned."""
+"""Measures of an accuracy matrix: a row after each task, a column for each task, None for tasks not yet learned."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 def right_after(matrix: Matrix) -> list[float]:
-    """Each task's accuracy right after it was learned."""
+    """The accuracy of each task right after it was learned."""
     return [_known(row[task]) for task, row in enumerate(matrix)]
 
 
 def at_the_end(matrix: Matrix) -> list[float]:
-    """Each task's accuracy after the last."""
+    """The accuracy of each task after the last task."""
     return [_known(value) for value in matrix[-1]]
 
 
@@ -28,7 +28,7 @@ def final(matrix: Matrix) -> float:
 
 
 def best_ever(matrix: Matrix) -> list[float]:
-    """The highest accuracy that each task ever had."""
+    """The highest accuracy of each task at any time."""
     return [max(_known(row[task]) for row in matrix[task:]) for task in range(len(matrix))]
 
 
@@ -39,23 +39,23 @@ def forgetting(matrix: Matrix) -> float:
 
 
 def backward_transfer(matrix: Matrix) -> float:
-    """Final accuracy less that right after learning, mean over all tasks but the last: what later tasks gave."""
+    """Final accuracy less accuracy right after learning, mean over all tasks but the last."""
     gained = [last - first for first, last in zip(right_after(matrix), at_the_end(matrix), strict=True)]
     return fmean(gained[:-1]) if len(gained) > 1 else 0.0
 
 
 def intransigence(matrix: Matrix, separate: Matrix) -> float:
-    """What separate networks reach right after learning, less what this one does, mean over all tasks."""
+    """Accuracy of separate networks right after learning, less that of this learner, mean over all tasks."""
     return fmean(right_after(separate)) - fmean(right_after(matrix))
 
 
 def pack(right: NDArray[np.bool_]) -> str:
-    """Which images were answered right, as text: the number of images, a colon, and bits in base 64."""
+    """Pack which answers are correct into text: the number of images, a colon, and bits in base 64."""
     return f"{len(right)}:{base64.b64encode(np.packbits(right).tobytes()).decode()}"
 
 
 def unpack(text: str) -> NDArray[np.bool_]:
-    """What `pack` packed."""
+    """Unpack the text that `pack` gave."""
     count, _, bits = text.partition(":")
     return np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=int(count)).astype(bool)
 
@@ -63,10 +63,9 @@ def unpack(text: str) -> NDArray[np.bool_]:
 def ahead(
     ours: Sequence[Sequence[str]], theirs: Sequence[Sequence[str]], draws: int = 2000, seed: int = 0
 ) -> tuple[float, float, float]:
-    """How far we are ahead in accuracy, mean over tasks, and the 95 % interval of a paired bootstrap.
+    """The lead in accuracy, mean over tasks, and the 95 % interval of a paired bootstrap over seeds and test images.
 
-    ours, theirs: for each seed that both have, what `pack` gave of each task. Seeds and test images are drawn anew, the
-    same for both.
+    ours, theirs: for each seed that both have, the packed answers of each task.
     """
     generator = np.random.default_rng(seed)
     chosen = generator.integers(len(ours), size=(draws, len(ours)))  # seeds
@@ -75,7 +74,7 @@ def ahead(
         better = np.stack(
             [unpack(own[task]).astype(int) - unpack(other[task]) for own, other in zip(ours, theirs, strict=True)]
         )
-        # Images that all seeds answered alike are of one kind: a sample is a draw of how many there are of each.
+        # Images with the same answers for all seeds are of one kind: a sample draws how many there are of each kind.
         kinds, counts = np.unique(better, axis=1, return_counts=True)
         samples = generator.multinomial(better.shape[1], counts / better.shape[1], size=draws)
         means = samples @ kinds.T / better.shape[1]  # (draws, seeds)
@@ -88,6 +87,6 @@ def ahead(
 def _known(value: float | None) -> float:
     if value is None:
         raise ValueError(
-            "the accuracy matrix has a gap: every task needs an accuracy from the moment it was learned on"
+            "the accuracy matrix has a gap: expected an accuracy for every task from the time it was learned"
         )
     return value

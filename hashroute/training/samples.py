@@ -1,4 +1,4 @@
-"""Some images of every task, and what a learner makes of them."""
+"""Sample images of every task, with the answers of a learner."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hashroute.learners.learner import Learner
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.tasks import Split, Task
 
-OF_EACH = 2
+PER_TASK = 2
 MOST = 24
 LARGEST = 96
-"""Side of a picture."""
+"""Height and width of a picture, at most."""
 
 
 def samples(learner: Learner, data: Sequence[tuple[Task, Split]]) -> list[dict[str, Any]]:
-    """Two images of each task, of evenly spread tasks where there are many: answers, paths, and what knows them."""
+    """Two images of each task, or of evenly spaced tasks if there are many: answers, paths, and familiarity."""
     found = []
-    for index in evenly_spaced_indices(len(data), MOST // OF_EACH).tolist():
+    for index in evenly_spaced_indices(len(data), MOST // PER_TASK).tolist():
         (task, split), entry = data[index], learner.tasks[index]
-        rows = split.labels.argsort(stable=True)[evenly_spaced_indices(len(split), OF_EACH)]  # of different classes
+        rows = split.labels.argsort(stable=True)[evenly_spaced_indices(len(split), PER_TASK)]  # of different classes
         images, labels = split.images[rows], split.labels[rows].tolist()
         predicted = learner.predict(images, entry).tolist()
         free_tasks, free_labels = (part.tolist() for part in learner.predict(images))
@@ -50,7 +50,7 @@ def samples(learner: Learner, data: Sequence[tuple[Task, Split]]) -> list[dict[s
 
 
 def data_address(image: Tensor) -> str:
-    """An image, uint8 of (channels, height, width), as the address of a PNG that a page can show."""
+    """A picture as a data URL of a PNG. image: uint8 of (channels, height, width)."""
     channels = image[:3].permute(1, 2, 0) if len(image) >= 3 else image[0]
     content = io.BytesIO()
     picture = Image.fromarray(channels.contiguous().numpy())

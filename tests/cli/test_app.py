@@ -43,6 +43,28 @@ def test_every_option_of_every_command_is_explained(
             assert not explained.startswith("(default"), line
 
 
+def test_the_help_of_every_command_imports_nothing_heavy() -> None:
+    heavy = ("torch", "numpy", "matplotlib", "scipy", "sklearn", "pooch", "PIL", "joblib", "safetensors")
+    script = f"""
+import contextlib, io, sys
+from hashroute.cli.app import main
+for command in {COMMANDS}:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main([command, "--help"])
+print([name for name in {heavy} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in hashroute.__all__:
+        assert getattr(hashroute, name) is not None
+    assert set(hashroute.__all__) <= set(dir(hashroute))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        hashroute.nothing  # noqa: B018
+
+
 def test_a_mistake_ends_the_process_with_code_2(tmp_path: Path) -> None:
     message = "hashroute: --epochs is 0: expected at least 1\n"
     assert process("demo", "--epochs", "0", folder=tmp_path) == (2, "", message)
