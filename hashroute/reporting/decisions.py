@@ -44,10 +44,10 @@ def _choice(decision: dict[str, Any]) -> str:
 
 
 def _added(decision: dict[str, Any]) -> str:
-    """What was stored for the task; the head, which every task has, is never counted."""
+    """What was stored for the task; the size is that of units and memory."""
     if "bytes_added" not in decision:
         return ""
     units, size = decision.get("units_added", 0), f"{decision['bytes_added'] / 1000:,.0f} kB"
     if units:
-        return f"adds {units} units and a memory of its data, {size} beside its head"
-    return f"adds a memory of its data, {size} beside its head" if decision["bytes_added"] else "adds only its head"
+        return f"adds {units} units and a memory of its data ({size}), and a head"
+    return f"adds a memory of its data ({size}) and a head" if decision["bytes_added"] else "adds only a head"

@@ -36,8 +36,8 @@ class Page:
         self.taken.add(plain)
         return plain
 
-    def table(self, table: Table, name: str = "") -> str:
-        """A table that can be sorted and copied; with a name it is also written as LaTeX."""
+    def table(self, table: Table, heading: str = "", name: str = "") -> str:
+        """A table that can be sorted and copied; with a name it is also written as LaTeX, with its own title."""
         if not table.rows:
             return ""
         link = ""
@@ -45,7 +45,7 @@ class Page:
             name = self.unique(name)
             self.latex[name] = to_latex(table)
             link = f'<a href="tables/{name}.tex">LaTeX</a> '
-        head = f"<div><h4>{escape(table.title)}</h4><span>{link}{COPY}</span></div>"
+        head = f"<div><h4>{escape(heading)}</h4><span>{link}{COPY}</span></div>"
         return f'<div class="table">{head}<div class="scroll">{to_html(table)}</div></div>'
 
     def figures(self, pictures: Sequence[Picture]) -> str:

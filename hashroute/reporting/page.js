@@ -63,9 +63,9 @@ for (const button of document.querySelectorAll("button.copy")) {
           .map((row) => [...row.cells].map((cell) => cell.textContent.trim()).join("\t"))
       : [source.textContent];
     await copy(lines.join("\n"));
-    const said = button.textContent;
+    const label = button.textContent;
     button.textContent = "copied";
-    setTimeout(() => { button.textContent = said; }, 1200);
+    setTimeout(() => { button.textContent = label; }, 1200);
   });
 }
 
@@ -113,7 +113,7 @@ function found(svg, x, y) {
     });
   }
   near.sort((one, other) => one[0] - other[0]);
-  if (near.length) return near.filter(([far]) => far < near[0][0] + 3).map(([, said]) => said).join("\n");
+  if (near.length) return near.filter(([far]) => far < near[0][0] + 3).map(([, words]) => words).join("\n");
   const path = document.elementFromPoint(x, y)?.closest("path");
   const group = path?.closest("[data-part]");
   if (!group || !values[group.id].labels) return null;

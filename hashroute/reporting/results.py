@@ -88,7 +88,7 @@ def summary(comparison: Comparison, source: str = "") -> Table:
             ),
             Number(fmean(sum(run.bytes_kept.values()) for run in runs) / 1000, None, count, source),
         ]
-        rows.append(Row(tuple(cells), name))
+        rows.append(Row(tuple(cells), name, bound=runs[0].at_once))
     title = f"{comparison.scenario}: {comparison.evaluate_on} accuracy, %, mean over tasks"
     return Table(title, list(SUMMARY), rows)
 
@@ -123,7 +123,7 @@ def per_task(comparison: Comparison, published: Published, source: str = "") -> 
     rows = []
     for name, runs in comparison.learners.items():
         cells = [_pair(runs, task, source) for task in range(len(comparison.tasks))]
-        rows.append(Row((name, *cells, _pair(runs, None, source)), name))
+        rows.append(Row((name, *cells, _pair(runs, None, source)), name, bound=runs[0].at_once))
         if name in published:
             pairs = [*published[name], (fmean(a for a, _ in published[name]), fmean(b for _, b in published[name]))]
             theirs = [tuple(Number(value, source="the paper") for value in pair) for pair in pairs]

@@ -13,6 +13,9 @@ from hashroute.reporting import learners
 from hashroute.training.result import Comparison
 from hashroute.training.run_folder import RunFolder, RunRecord, RunSettings
 
+COMMON = ("scenario", "tasks", "recipe", "fraction", "evaluate_on")
+"""Settings that runs must share to be compared: the first fields of a group."""
+
 
 @dataclass
 class Group:
@@ -100,10 +103,9 @@ def collect(paths: Sequence[Path]) -> tuple[list[Group], list[str]]:
     left_out: list[str] = []
     for path in paths:
         for run in _read(path, left_out):
-            said = run.settings
-            key = json.dumps([said.scenario, said.tasks, said.recipe, said.fraction, said.evaluate_on], sort_keys=True)
-            group = Group(said.scenario, list(said.tasks), said.recipe, said.fraction, said.evaluate_on)
-            groups.setdefault(key, group).learners.setdefault(said.name, []).append(run)
+            common = [getattr(run.settings, part) for part in COMMON]
+            group = groups.setdefault(json.dumps(common, sort_keys=True), Group(*common))
+            group.learners.setdefault(run.settings.name, []).append(run)
     for group in groups.values():
         _put_in_order(group)
     return list(groups.values()), left_out

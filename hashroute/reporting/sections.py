@@ -47,7 +47,7 @@ def section(group: Group, name: str, drawn: Sequence[Picture], titled: bool, pag
 def introduction(group: Group) -> str:
     """What was asked: the scenario in words, the counts, and the command."""
     words = scenario_summaries().get(group.scenario, "")
-    seeds = f", with {len(group.seeds)} seeds each" if len(group.seeds) > 1 else ""
+    seeds = f", {len(group.seeds)} seeds" if len(group.seeds) > 1 else ""
     order = f"{plural(len(group.learners), 'learner')}, {plural(len(group.tasks), 'task')}{seeds}."
     tasks = ", ".join(group.tasks[:12]) + (", …" if len(group.tasks) > 12 else "")
     part = f" {100 * group.fraction:g} % of the images were used." if group.fraction != 1 else ""
@@ -104,8 +104,8 @@ def _summary(group: Group, name: str, page: Page) -> str:
     several = len(group.seeds) > 1
     trivial = {"seeds": not several, "data set found": all(map(_is_all, table.column("data set found")))}
     table = table.pick(*(column.name for column in table.columns if not trivial.get(column.name)))
-    table.title = "Summary: means over tasks" + (", ± standard deviation over seeds" if several else "")
-    return page.table(table, f"{name}-summary")
+    heading = "Summary: means over tasks" + (", ± standard deviation over seeds" if several else "")
+    return page.table(table, heading, f"{name}-summary")
 
 
 def _is_all(cell: Cell) -> bool:
@@ -134,14 +134,13 @@ def _tasks(group: Group, name: str, page: Page) -> str:
     """The accuracy of each task; runs that are not finished show what is known so far."""
     comparison = group.comparison()
     table = results.per_task(comparison, published_results(group.scenario), _source(group))
-    table.title = "Task-aware accuracy right after learning / after the last task, %"
     for learner, runs in group.learners.items():
         if learner not in comparison.learners and any(run.accuracy for run in runs):
             cells = [_so_far(runs, task) for task in range(len(group.tasks))]
             table.rows.append(Row((learner, *cells, None), learner))
     order = list(group.learners)
     table.rows.sort(key=lambda row: order.index(row.learner or ""))
-    return page.table(table, f"{name}-tasks")
+    return page.table(table, "Task-aware accuracy right after learning / after the last task, %", f"{name}-tasks")
 
 
 def _so_far(runs: Sequence[RunRecord], task: int) -> Cell:
@@ -177,8 +176,8 @@ def _decisions(group: Group, name: str, page: Page) -> str:
             words = [str(made.get(part) or "") for part in ("task", "action", "parent", "looks_like")]
             cells = [*words, *(None if value is None else Number(float(value)) for value in numbers)]
             rows.append(Row(tuple(cells), learner))
-        table = Table(f"Decisions of {group.title(run)}", DECISIONS, rows)
-        text += page.table(table, f"{name}-decisions-{learner}" if rows else "")
+        table = Table(f"{group.scenario}: decisions of {group.title(run)}", DECISIONS, rows)
+        text += page.table(table, f"Decisions of {group.title(run)}", f"{name}-decisions-{learner}")
     return text
 
 
@@ -199,7 +198,7 @@ def _settings(group: Group, page: Page) -> str:
     table = Table("Runs", RUNS, [_run_row(run) for run in group.runs])
     if len(group.seeds) == 1:
         table = table.pick(*(column.name for column in RUNS if column.name != "seed"))
-    text = page.table(table)
+    text = page.table(table, "Runs")
     recipe = [Row((name, _plain(value))) for name, value in group.recipe.items()]
     options = [
         Row((name, option, _plain(value)), name)

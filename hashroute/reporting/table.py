@@ -64,11 +64,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """Cells, one per column, the learner that they are about, and whether the numbers are the paper's."""
+    """Cells, one per column, and the learner that they are about."""
 
     cells: tuple[Cell, ...]
     learner: str | None = None
     published: bool = False
+    """The numbers are the paper's."""
+    bound: bool = False
+    """The numbers are an upper bound, such as those of a learner of all tasks at once."""
+
+    @property
+    def ranked(self) -> bool:
+        """Whether its numbers can be the best of a column."""
+        return not self.published and not self.bound
 
 
 @dataclass
@@ -122,7 +130,7 @@ def _plain(text: str) -> str:
 
 
 def _texts(table: Table, escaped: Mark = _plain, bold: Mark = _plain) -> list[list[str]]:
-    """The text of every cell; bold marks the best numbers of a column among those that are our own."""
+    """The text of every cell; bold marks the best numbers of a column among ranked rows."""
     lines: list[list[str]] = [[] for _ in table.rows]
     for place, column in enumerate(table.columns):
         best = _best(table, place)
@@ -136,7 +144,7 @@ def _texts(table: Table, escaped: Mark = _plain, bold: Mark = _plain) -> list[li
             for part, number in enumerate(numbers, len(best) - len(numbers)):
                 if number is not None:
                     text = escaped(number_text(number, column))
-                    marked = not row.published and best[part] is not None and _shown(number, column) == best[part]
+                    marked = row.ranked and best[part] is not None and _shown(number, column) == best[part]
                     parts.append(bold(text) if marked else text)
                 elif parts:
                     parts.append(escaped("…"))
@@ -149,7 +157,7 @@ def _best(table: Table, place: int) -> list[float | None]:
     column = table.columns[place]
     parts = max((len(numbers_of(row.cells[place])) for row in table.rows), default=0)
     best: list[float | None] = [None] * parts
-    ours = [numbers_of(row.cells[place]) for row in table.rows if not row.published]
+    ours = [numbers_of(row.cells[place]) for row in table.rows if row.ranked]
     if column.best is None or len(ours) < 2:
         return best
     for part in range(1, parts + 1):

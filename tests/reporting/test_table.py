@@ -67,6 +67,11 @@ def test_html_marks_the_best_of_each_column_and_carries_the_exact_number() -> No
     assert "<b>" not in page[page.index('class="published"') :], "the paper is never the best of ours"
 
 
+def test_an_upper_bound_is_not_the_best() -> None:
+    rows = [Row((Number(value),), bound=bound) for value, bound in ((1.0, False), (3.0, True), (2.0, False))]
+    assert re.findall(r"<b>(.*?)</b>", to_html(Table("", [Column("x", best="highest")], rows))) == ["2.0"]
+
+
 def test_a_single_row_is_not_called_the_best() -> None:
     assert "<b>" not in to_html(Table("", TABLE.columns, TABLE.rows[:1]))
 
