@@ -19,7 +19,7 @@ from hashroute.reporting.figures.overview import overview
 from hashroute.reporting.table import Column, Number, Row, Table, to_markdown
 from hashroute.scenarios import published_results
 from hashroute.training.ablation import PAPER_SIGNS
-from hashroute.training.result import Comparison, RunResult
+from hashroute.training.result import Comparison
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
