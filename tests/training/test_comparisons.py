@@ -26,7 +26,6 @@ from hashroute.scenarios import find_scenario, load_scenario, published_results,
 from hashroute.tasks import Scenario, Split
 from hashroute.training import metrics
 from hashroute.training.run import learner_options
-from support import import_file
 
 ROOT = Path(__file__).parents[2]
 TUNED = ROOT / "hashroute" / "learners" / "tuned"
@@ -390,13 +389,3 @@ def test_training_is_not_much_slower_than_that_of_a_plain_network() -> None:
     ratios = [row["value"] for row in found if row["name"].startswith("speed of the learner hrn over vc")]
     assert len(ratios) == 4
     assert min(ratios) >= 0.7
-
-
-def test_pages_say_what_the_result_files_say() -> None:
-    pages = import_file(ROOT / "docs" / "make_pages.py")
-    filled = 0
-    for page in pages.PAGES:
-        text = page.read_text()
-        assert pages.fill(text) == text, f"{page.name} is not what its result file says: run make pages"
-        filled += len(pages.PLACE.findall(text))
-    assert filled >= 9
