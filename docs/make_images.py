@@ -35,7 +35,7 @@ BLUE, GREY, LIGHT = "#0072B2", "#9a9a9a", "#dddddd"
 
 
 def draw_demo() -> None:
-    """Its output, the top of its report, and the accuracy matrices."""
+    """Its output, and the top of its report."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     with TemporaryDirectory() as name:
         folder = Path(name) / "demo-seed0"
@@ -47,7 +47,6 @@ def draw_demo() -> None:
             view.goto(page.as_uri())
             view.screenshot(path=IMAGES / "report.png")
             browser.close()
-        shutil.copy(folder / "figures" / "digits-matrices.png", IMAGES / "matrices.png")
     console.print("[bold]$ hashroute demo[/bold]", highlight=False)
     show(comparison, console)
     console.print("saved in runs/demo-seed0", highlight=False)

@@ -19,7 +19,7 @@ from hashroute.reporting.figures.overview import overview
 from hashroute.reporting.table import Column, Number, Row, Table, to_markdown
 from hashroute.scenarios import published_results
 from hashroute.training.ablation import PAPER_SIGNS
-from hashroute.training.result import Comparison, RunResult
+from hashroute.training.result import Comparison
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -103,29 +103,16 @@ def decisions(name: str) -> str:
     return to_markdown(Table("", [Column(column, words=column in words) for column in columns], rows))
 
 
-def rows_of(content: dict[str, Any]) -> dict[str, list[RunResult]]:
-    """The rows of an ablation file: lists with an entry for each seed."""
-    parts = ("accuracy", "seconds", "parameters", "bytes_kept", "task_free", "decisions")
-    return {
-        name: [
-            RunResult(name, seed, **{part: row[part][place] for part in parts if part in row})
-            for place, seed in enumerate(row["seeds"])
-        ]
-        for name, row in content["rows"].items()
-    }
-
-
 def ablation(name: str) -> str:
     """The paper's ablation, with its signs."""
-    content = json.loads((ROOT / "results" / f"{name}.json").read_text())
-    return to_markdown(results.ablation(rows_of(content), PAPER_SIGNS)) + made_with(content["command"], name)
+    comparison = read(name)
+    return to_markdown(results.ablation(comparison.learners, PAPER_SIGNS)) + made_with(comparison.command, name)
 
 
 def variants(name: str) -> str:
     """Variants of `hrn` on one scenario."""
-    name, _, scenario = name.partition(".")
-    content = json.loads((ROOT / "results" / f"{name}.json").read_text())["scenarios"][scenario]
-    return to_markdown(results.variants(rows_of(content)).pick(*VARIANTS))
+    comparison = read(name)
+    return to_markdown(results.variants(comparison.learners).pick(*VARIANTS)) + made_with(comparison.command, name)
 
 
 def options(_: str) -> str:
