@@ -66,7 +66,7 @@ class Learner(nn.Module):
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
     """Values of options among which `hashroute search` chooses."""
     at_once: ClassVar[bool] = False
-    """Whether runs give it all tasks together: an upper bound, not a continual learner."""
+    """Whether runs give it all tasks together: a reference, not a continual learner."""
     several_at_once: ClassVar[bool] = True
     """Whether it can learn several tasks together."""
     scale_features: ClassVar[bool] = False

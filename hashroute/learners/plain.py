@@ -20,7 +20,7 @@ class Vanilla(Learner):
 
 @register_learner("joint")
 class Joint(Vanilla):
-    """The plain network, given all tasks at once. It is no continual learner, but an upper bound for one."""
+    """The plain network, given all tasks at once. It is a reference, not a continual learner."""
 
     title = "joint training"
     style = Style("#1c1c21", "--", "h")

@@ -29,7 +29,7 @@ BUILT_IN = {
         "hashroute.learners.hrn",
         "hash-routed network: forks the units of earlier tasks, trains and freezes them, so it forgets nothing",
     ),
-    "hrn-paper": BuiltIn("hashroute.learners.hrn_paper", "hash-routed network as published (Berjaoui, 2020)"),
+    "hrn-paper": BuiltIn("hashroute.learners.hrn_paper", "hash-routed network as published (Berjaoui)"),
     "vc": BuiltIn("hashroute.learners.plain", "vanilla convolutional network: nothing protects old tasks"),
     "ewc": BuiltIn(
         "hashroute.learners.ewc", "elastic weight consolidation: holds weights that old tasks need (Kirkpatrick, 2017)"
@@ -45,7 +45,7 @@ BUILT_IN = {
         "hashroute.learners.controls", "control: heads on the hash of the image, no encoder is learned"
     ),
     "separate": BuiltIn("hashroute.learners.controls", "control: a fresh network for each task, nothing is shared"),
-    "joint": BuiltIn("hashroute.learners.plain", "upper bound: one plain network learns all tasks at once"),
+    "joint": BuiltIn("hashroute.learners.plain", "reference: one plain network learns all tasks at once"),
 }
 """In the order in which tables show them."""
 
