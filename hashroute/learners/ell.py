@@ -53,9 +53,17 @@ class ELL(Vanilla):
         "code_weight": (0.001, 0.01, 0.1, 1.0, 10.0),
         "distillation": (0.25, 1.0, 4.0),
     }
-    _old = range(0)
-    """Tasks that are held while a new one is learned."""
-    _teacher: dict[str, Any]
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._release()
+
+    def _release(self) -> None:
+        """Drop what is needed only while a task is learned."""
+        self._old = range(0)
+        """Tasks that are held while a new one is learned."""
+        self._teacher: dict[str, Any] = {}
+        self._codes: tuple[Tensor, ...] = ()
 
     @classmethod
     def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:  # noqa: ARG003
@@ -72,6 +80,11 @@ class ELL(Vanilla):
         for old in self._old:
             self.heads[old].eval()
         return self
+
+    def before_task(self, task: TaskEntry) -> None:  # noqa: ARG002
+        """Check that a code is smaller than the features."""
+        if self.options.code_size >= (count := self.feature_count()):
+            raise ValueError(f"code_size of ell is {self.options.code_size}: expected fewer than the {count} features")
 
     def on_train_start(self, tasks: Sequence[TaskEntry]) -> None:
         """Keep a copy of the network from before the task, until the task is learned."""
@@ -115,6 +128,11 @@ class ELL(Vanilla):
         """Train the autoencoder of the task, and keep its encoder."""
         weight, bias = self._train_autoencoder(task)
         self.kept[f"code.{task.index}.weight"], self.kept[f"code.{task.index}.bias"] = weight, bias
+        self._release()
+
+    def rollback(self, first: int) -> None:
+        super().rollback(first)
+        self._release()
 
     def _train_autoencoder(self, task: TaskEntry) -> tuple[Tensor, Tensor]:
         """Weights (code, features) and bias (code,) of the encoder of an autoencoder that serves the head of a task.
@@ -123,8 +141,6 @@ class ELL(Vanilla):
         """
         (features, targets), head = self.record(task.images.train, task), self.heads[task.index]
         count = features.shape[1]
-        if self.options.code_size >= count:
-            raise ValueError(f"code_size of ell is {self.options.code_size}: expected fewer than the {count} features")
         mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
         with isolated_rng(self.seed * 1000 + task.index, self.device):
             coder = nn.Linear(count, self.options.code_size).to(self._place)

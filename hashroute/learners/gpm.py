@@ -50,7 +50,8 @@ class GPM(Vanilla):
         if not self.kept:
             return
         for norm in _norms(self.encoder):
-            norm.weight.grad = norm.bias.grad = None
+            for weight in norm.parameters(recurse=False):
+                weight.grad = None
         self._before = [_matrix(layer) for layer in layers_of(self.encoder)]
 
     def after_step(self) -> None:
@@ -66,6 +67,7 @@ class GPM(Vanilla):
                 layer.weight.copy_(after[:, :inputs].view_as(layer.weight))
                 if layer.bias is not None:
                     layer.bias.copy_(after[:, -1])
+        del self._before
 
     def after_task(self, task: TaskEntry) -> None:
         """Protect the inputs of the task."""
@@ -124,6 +126,9 @@ def _inputs(layer: Layer, given: Tensor) -> Tensor:
         inputs = given.reshape(1, -1, given.shape[-1]).transpose(1, 2)
     else:
         padding: Any = layer.padding
+        if isinstance(padding, str) or layer.padding_mode != "zeros":
+            mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+            given, padding = F.pad(given, layer._reversed_padding_repeated_twice, mode), 0
         inputs = F.unfold(given, layer.kernel_size, layer.dilation, padding, layer.stride)
         if layer.groups > 1:  # every group multiplies its own channels
             inputs = inputs.unflatten(1, (layer.groups, -1)).flatten(0, 1)

@@ -43,7 +43,7 @@ def _kind(layer: type) -> type:
 
 def _blank(layer: type) -> nn.Module:
     """A layer of low rank whose state is still to be set."""
-    kind = _kind(layer)
+    kind: Any = _kind(layer)
     blank: nn.Module = kind.__new__(kind)
     return blank
 
