@@ -118,7 +118,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
     from hashroute.reporting.live import Job, live_table
     from hashroute.reporting.results import headline
     from hashroute.reporting.table import to_terminal
-    from hashroute.training.sweep import Sweep, SweepSettings
+    from hashroute.training.sweep import OtherSettingsError, Sweep, SweepSettings
 
     _check(settings)
     console.quiet = settings.json
@@ -140,7 +140,10 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
         plugins=settings.plugins,
         watch=partial(_watch, settings, settings.runs / name) if settings.json or settings.tensorboard else None,
     )
-    sweep = Sweep(shared, options.runs(), path, options.command, settings.replace)
+    try:
+        sweep = Sweep(shared, options.runs(), path, options.command, settings.replace)
+    except OtherSettingsError as error:
+        raise ValueError(f"{error}, or add --replace") from None
     jobs = {}
     images = sum(recipe.epochs_of(index) * len(task.train) for index, task in enumerate(scenario.tasks))
     for each in sweep.left:

@@ -32,6 +32,10 @@ Record = dict[str, Any]
 Watch = Callable[["SweepRun"], AbstractContextManager[Callable[[Record], None]]]
 
 
+class OtherSettingsError(ValueError):
+    """A result file holds results that cannot be compared with those of a sweep."""
+
+
 @dataclass(frozen=True)
 class SweepRun:
     """One run of a sweep."""
@@ -203,8 +207,8 @@ class Sweep:
                 part = differences(results[0].to_dict(), json.loads(json.dumps(given)))
                 differs = f"{name}: {part}" if part else ""
         if differs:
-            raise ValueError(
-                f"{self.path} holds results with other settings ({differs}): replace them, or choose another folder"
+            raise OtherSettingsError(
+                f"{self.path} holds results with other settings ({differs}): choose another file, or move it away"
             )
         return found
 

@@ -83,6 +83,7 @@ def test_other_images_under_the_same_name_are_refused_or_replaced(bench: Command
     FILE.write_text(json.dumps({**content, "images": [[1, 2, 3]] * 5}))
     error = only_error(bench(*QUICK, "--learners", "vc", "--seeds", "2"))
     assert error.startswith(f"{FILE} holds results with other settings (images")
+    assert error.endswith("or add --replace")
     assert bench(*QUICK, "--learners", "vc", "--replace")[0] == 0
     assert (comparison(FILE)["images"], list(comparison(FILE)["runs"])) == (images, ["vc 0"])
 
