@@ -85,7 +85,7 @@ LARGE_HEAD = HeadSpec((200, 100), (0.4, 0.4), "relu")
 
 
 def recipe_for(
-    image_shape: Sequence[int], classes: int = 10, backbone: tuple[UnitSpec, ...] | str | None = None
+    image_shape: Sequence[int], classes: int = 10, backbone: Sequence[UnitSpec] | str | None = None
 ) -> Recipe:
     """The default recipe for images of this shape and tasks of at most `classes` classes.
 
@@ -103,7 +103,7 @@ def recipe_for(
     return Recipe(
         epochs=(10,),
         batch_size=32,
-        backbone=backbone,
+        backbone=backbone if isinstance(backbone, str) else tuple(backbone),
         features=feature_count(backbone, image_shape, pool),
         pool=pool,
         head=HeadSpec() if classes <= 2 else LARGE_HEAD,

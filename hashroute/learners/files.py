@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from hashroute.learners.objectives import OBJECTIVES, Objective, find_objective
 from hashroute.learners.options import options_from_dict, options_to_dict
-from hashroute.nn.backbones import BackboneLike
+from hashroute.nn.backbones import BackboneLike, find_backbone
 from hashroute.recipe import Recipe
 from hashroute.storage import replace_file, write_json
 
@@ -34,16 +35,38 @@ def describe(learner: Learner) -> dict[str, Any]:
         "options": options_to_dict(learner.options),
         "seed": learner.seed,
         "own_backbone": learner.own_backbone,
-        "objective": learner.objective.name,
+        "objective": _objective_name(learner.objective),
         "tasks": [entry.to_dict() for entry in learner.tasks],
         **learner.extra_description(),
     }
 
 
+def _objective_name(objective: Objective) -> str:
+    """The name that an objective is registered by."""
+    for name, kind in OBJECTIVES.items():
+        if kind is type(objective):
+            return name
+    raise ValueError(
+        f'the objective {type(objective).__name__} has no name to save: register it with @register_objective("a name")'
+    )
+
+
+def check_parts(folder: Path, description: dict[str, Any], backbone: BackboneLike | None) -> None:
+    """Raise an error if the model in a folder needs a backbone or an objective that is not here."""
+    with damaged(folder):
+        own, named = description["own_backbone"], description["recipe"]["backbone"]
+        objective, shape = description["objective"], description["image_shape"]
+    if own and backbone is None:
+        raise ValueError(
+            "this model has a backbone of your own: give the same module with load_learner(folder, backbone=...)"
+        )
+    find_objective(objective)
+    if backbone is None and isinstance(named, str):
+        find_backbone(named, shape)
+
+
 def build(kind: type[Kind], description: dict[str, Any], backbone: BackboneLike | None = None) -> Kind:
     """A learner with room for the tasks described; its state is still to be loaded."""
-    if description["own_backbone"] and backbone is None:
-        raise ValueError("this model has a backbone of your own: give the same module with backbone=...")
     learner = kind(
         description["image_shape"],
         Recipe.from_dict(description["recipe"]),

@@ -150,7 +150,7 @@ def extend_basis(basis: Tensor, energy: Tensor, threshold: float) -> Tensor:
     total, missing = energy.trace(), rest.trace()
     if missing <= (1 - threshold) * total:
         return basis
-    values, vectors = torch.linalg.eigh((rest + rest.T) / 2)
+    values, vectors = _eigh((rest + rest.T) / 2)
     values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
     held = total - missing + values.cumsum(0)
     room = len(energy) - basis.shape[1]
@@ -158,3 +158,13 @@ def extend_basis(basis: Tensor, energy: Tensor, threshold: float) -> Tensor:
     both = torch.cat([basis.double(), vectors[:, :needed]], 1)
     orthonormal: Tensor = torch.linalg.qr(both)[0]
     return orthonormal
+
+
+def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, rising, and eigenvectors of a symmetric matrix."""
+    try:
+        values, vectors = torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # rounding noise can keep it from converging
+        noise = 1e-14 * matrix.abs().max()
+        values, vectors = torch.linalg.eigh(matrix.masked_fill(matrix.abs() < noise, 0.0))
+    return values, vectors

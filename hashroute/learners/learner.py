@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, overload
 
@@ -50,7 +51,8 @@ class Learner(nn.Module):
         recipe: how it is trained.
         options: of this kind of learner, an instance of its `Options`.
         seed: of weights, batches and hash functions. The same seed gives the same learner.
-        backbone: a module whose children are the levels of the encoder; by default the recipe's backbone.
+        backbone: replaces the backbone of the recipe: a registered name, unit specs, or a module whose children are the
+            levels. A module is given again when a saved model is loaded.
         objective: what is learned from a task: a registered name, or a kind of `Objective`.
     """
 
@@ -85,11 +87,13 @@ class Learner(nn.Module):
     ) -> None:
         super().__init__()
         self.image_shape = check_image_shape(image_shape)
-        self.recipe = recipe
         self.options = self.Options() if options is None else options
         self.seed = seed
-        self.own_backbone = backbone is not None
         self.backbone = find_backbone(recipe.backbone if backbone is None else backbone, self.image_shape)
+        self.own_backbone = isinstance(backbone, nn.Module)
+        if backbone is not None and not isinstance(backbone, nn.Module):
+            recipe = replace(recipe, backbone=backbone if isinstance(backbone, str) else tuple(backbone))
+        self.recipe = recipe
         self.objective = find_objective(objective)(recipe)
         self.tasks: list[TaskEntry] = []
         self.heads = nn.ModuleList()

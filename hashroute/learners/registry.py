@@ -82,8 +82,10 @@ def learner_summaries() -> dict[str, str]:
 
 def find_learner(learner: str | type[Learner]) -> type[Learner]:
     """The kind of learner with this name; a class is returned as it is."""
-    if not isinstance(learner, str):
+    if isinstance(learner, type):
         return learner
+    if not isinstance(learner, str):
+        raise ValueError(f"the learner is of type {type(learner).__name__}: expected a name, or a class")
     if learner in BUILT_IN:
         importlib.import_module(BUILT_IN[learner].module)
     if learner not in LEARNERS:
@@ -114,6 +116,8 @@ def create_learner(
     """
     from dataclasses import fields, replace
 
+    from torch import nn
+
     from hashroute.learners.inputs import check_image_shape
     from hashroute.learners.options import options_from_dict
     from hashroute.recipe import Recipe, recipe_for
@@ -123,21 +127,21 @@ def create_learner(
     own = {each.name for each in fields(kind.Options)}
     common = {each.name for each in fields(Recipe)} - own
     if unknown := options.keys() - own - common:
+        expected = f"{', '.join(sorted(own))}, or " if own else ""
         raise ValueError(
-            f"{kind.name} has no option {sorted(unknown)[0]!r}: expected one of {', '.join([*sorted(own), ''])}"
-            f"or a field of the recipe: {', '.join(sorted(common))}"
+            f"{kind.name} has no option {sorted(unknown)[0]!r}: expected {expected}a field of the recipe: "
+            f"{', '.join(sorted(common - {'backbone'}))}"
         )
     changes = {name: options.pop(name) for name in list(options) if name in common}
     if isinstance(changes.get("epochs"), int):
         changes["epochs"] = (changes["epochs"],)
-    named = backbone if isinstance(backbone, str) else None
-    recipe = recipe or recipe_for(shape, backbone=named)
+    recipe = recipe or recipe_for(shape, backbone=None if isinstance(backbone, nn.Module) else backbone)
     return kind(
         shape,
         replace(recipe, **changes),
         options_from_dict(kind.Options, options),
         seed,
-        backbone=None if named else backbone,
+        backbone=backbone,
         objective=objective,
     )
 
@@ -148,6 +152,7 @@ def load_learner(folder: str | Path, backbone: BackboneLike | None = None) -> Le
 
     description, state = files.read_model(Path(folder))
     kind = find_learner(description["learner"])
+    files.check_parts(Path(folder), description, backbone)
     with files.damaged(Path(folder)):
         learner = files.build(kind, description, backbone)
         files.load_state(learner, state)

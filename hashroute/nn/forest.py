@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d
+from typing_extensions import Self
 
 from hashroute.nn.backbones import Backbone, layers_of
 from hashroute.nn.hashing import NEGLIGIBLE, EvenHash, largest_size, normalise
@@ -65,6 +66,14 @@ class Forest(nn.Module):
     def freeze(self, path: int) -> None:
         """Stop all training of a path."""
         self.paths[path].requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Self:
+        """Frozen paths stay in eval mode: nothing in them changes, as the statistics of a batch norm would."""
+        super().train(mode)
+        for path in self.paths:
+            if not any(weight.requires_grad for weight in path.parameters()):
+                path.eval()
+        return self
 
     def drop_last(self) -> None:
         """Remove the path that was added last; no other path may have been forked from it."""
