@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from hashroute.cli.bench import BenchSettings, run_bench
 from hashroute.cli.data import DataSettings, run_data
 from hashroute.cli.demo import DemoSettings, run_demo
 from hashroute.cli.inspect import InspectSettings, run_inspect
+from hashroute.cli.interrupts import Interrupts
 from hashroute.cli.report import ReportSettings, run_report
 from hashroute.cli.search import SearchSettings, run_search
 
@@ -88,25 +90,38 @@ def report(settings: tyro.conf.OmitArgPrefixes[ReportSettings]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code. A user's mistake is one line on standard error, and code 2."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments == ["--version"]:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
         print(f"hashroute {hashroute.__version__}")
         return 0
-    try:
-        app.cli(prog="hashroute", description=DESCRIPTION, args=arguments or ["--help"])
-    except (ValueError, OSError) as error:
-        message = str(error)
-        if isinstance(error, OSError) and error.filename:
-            message = f"{error.filename}: {error.strerror}"
-        print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as error:
-        # Python notes an interrupt inside code that was made from text (imports of some packages are), and would end
-        # with the signal instead of our code. Running any such code removes the note.
-        exec("")
-        print(f"hashroute: {str(error) or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
-        return 130
+    with Interrupts() as interrupts:
+        try:
+            app.cli(prog="hashroute", description=DESCRIPTION, args=given or ["--help"])
+        except KeyboardInterrupt as error:
+            interrupts.calm()
+            return _stopped(str(error), last=arguments is None)
+        except Exception as error:
+            if interrupts.seen:  # the interrupt was swallowed, and left something half-done
+                return _stopped("", last=arguments is None)
+            if not isinstance(error, (ValueError, OSError)):
+                raise
+            message = str(error)
+            if isinstance(error, OSError) and error.filename:
+                message = f"{error.filename}: {error.strerror}"
+            print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
+            return 2
     return 0
+
+
+def _stopped(message: str, last: bool) -> int:
+    """Say that the command was stopped; returns the exit code. last: the process ends next."""
+    if last:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Python notes an interrupt inside code that was made from text (imports of some packages are), and would end
+    # with the signal instead of our code. Running any such code removes the note.
+    exec("")
+    print(f"hashroute: {message or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
+    return 130
 
 
 def _command() -> str:

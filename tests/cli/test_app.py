@@ -70,19 +70,45 @@ def test_a_mistake_ends_the_process_with_code_2(tmp_path: Path) -> None:
     assert process("demo", "--epochs", "0", folder=tmp_path) == (2, "", message)
 
 
-def test_an_interrupt_within_code_made_from_text_gives_our_exit_code(tmp_path: Path) -> None:
-    script = """
-import sys, types
+INTERRUPTED = {
+    "inside code made from text": 'exec("raise KeyboardInterrupt")',
+    "and the interrupt is swallowed": """
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+    time.sleep(60)""",
+    "and the interrupt leaves something broken": """
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        raise AttributeError("a module that is imported in part")""",
+    "again while it cleans up": """
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)""",
+}
+
+
+@pytest.mark.parametrize("how", INTERRUPTED)
+def test_an_interrupted_command_ends_with_our_exit_code(how: str, tmp_path: Path) -> None:
+    script = f"""
+import os, signal, sys, time, types
 from hashroute.cli import app as cli
 
 def interrupt(**_):
-    exec("raise KeyboardInterrupt")
+    {INTERRUPTED[how].strip()}
 
 cli.app = types.SimpleNamespace(cli=interrupt)
-sys.exit(cli.main(["demo"]))
+sys.exit(cli.main())
 """
     (tmp_path / "script.py").write_text(script)
-    done = subprocess.run([sys.executable, "-m", "script"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "script", "demo"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (130, "hashroute: stopped; nothing unfinished was kept\n")
 
 
