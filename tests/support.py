@@ -19,6 +19,8 @@ from torch import Tensor
 
 from hashroute import HashRoutedNetwork, Learner, Scenario, Task, UnitSpec, create_learner, load_scenario
 from hashroute.learners import files
+from hashroute.learners.growth import Decision, Growth, HRNEntry
+from hashroute.learners.hrn import HRN
 from hashroute.recipe import Recipe, recipe_for
 
 NEEDS = {
@@ -89,6 +91,21 @@ def _learned(name: str, tasks: int, epochs: int, **options: Any) -> Learner:
     for task in digits(tasks).tasks:
         learner.learn(task)
     return learner
+
+
+class GrowAlways(Growth):
+    """Every fork is kept."""
+
+    always = True
+
+    def earned(self, task: HRNEntry, decision: Decision) -> bool:
+        return super().earned(task, decision) or self.always
+
+
+class Grower(HRN):
+    """An `hrn` with a path for every task."""
+
+    Growth = GrowAlways
 
 
 def accuracy(learner: Learner, task: Task) -> float:

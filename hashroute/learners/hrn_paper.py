@@ -87,8 +87,9 @@ class HRNPaper(Learner):
         return self.encoder.features
 
     def add_task(self, task: TaskEntry) -> None:
-        added = self.options.units_added[task.index] if task.index < len(self.options.units_added) else 0
-        if added:
+        wanted = len(self.options.units) + sum(self.options.units_added[: task.index + 1])
+        added = wanted - len(self.encoder.units)  # none if a task that was given up has left them
+        if added > 0:
             chosen = torch.randint(len(self.encoder.units), (added,)).tolist()
             self.encoder.add_units([self.encoder.units[place].spec for place in chosen])
         super().add_task(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,8 @@ from hashroute.tasks import Scenario, Task
 def check_image_shape(image_shape: Any) -> tuple[int, ...]:
     """Channels, height and width, as a tuple of whole numbers."""
     try:
-        shape = tuple(int(size) for size in image_shape)
-    except (TypeError, ValueError):
+        shape = tuple(map(operator.index, image_shape))
+    except TypeError:
         shape = ()
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"image_shape is {image_shape!r}: expected (channels, height, width), such as (3, 32, 32)")
@@ -43,14 +44,15 @@ def tasks_of(given: Sequence[Task | Scenario], at_once: bool) -> list[list[Task]
     """What was given to `learn`, as groups of tasks that are learned together."""
     if not given:
         raise ValueError("learn() was given nothing: expected a Task, or a Scenario")
-    groups: list[list[Task]] = []
     for each in given:
-        if isinstance(each, Scenario):
-            groups += [list(each.tasks)] if at_once else [[task] for task in each.tasks]
-        elif not isinstance(each, Task):
+        if not isinstance(each, Task | Scenario):
             raise ValueError(
                 f"learn() was given a {type(each).__name__}: expected a Task; make one with "
                 "Task.from_data(name, train=(images, labels), test=(images, labels))"
             )
-    alone = [each for each in given if isinstance(each, Task)]
-    return [alone, *groups] if alone else groups
+    if isinstance(given[0], Scenario) and len(given) == 1:
+        return [list(given[0].tasks)] if at_once else [[task] for task in given[0].tasks]
+    tasks = [each for each in given if isinstance(each, Task)]
+    if len(tasks) < len(given):
+        raise ValueError(f"learn() was given a Scenario among {len(given)} things: give it alone")
+    return [tasks]

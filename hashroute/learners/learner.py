@@ -18,7 +18,7 @@ from hashroute.learners.inputs import check_image_shape, check_images, tasks_of
 from hashroute.learners.objectives import Objective, find_objective
 from hashroute.learners.options import NoOptions
 from hashroute.learners.progress import progress_bar
-from hashroute.learners.randomness import RandomStream
+from hashroute.learners.randomness import RandomStream, isolated_rng
 from hashroute.learners.trainer import Trainer, TrainingState
 from hashroute.nn.backbones import BackboneLike, find_backbone
 from hashroute.nn.units import ConvUnit
@@ -216,8 +216,9 @@ class Learner(nn.Module):
             progress: show a progress bar; by default, on a terminal and in a notebook.
             on_epoch: called with what each epoch gave.
         """
-        for together in tasks_of(tasks, self.at_once):
-            trainer = Trainer(self)
+        groups, trainer = tasks_of(tasks, self.at_once), Trainer(self)
+        begun = next((place for place, together in enumerate(groups) if trainer.goes_on_with(together)), 0)
+        for together in groups[begun:]:
             if not trainer.goes_on_with(together):
                 trainer.begin(*together)
             with progress_bar(trainer, progress) as advance:
@@ -365,7 +366,8 @@ class Learner(nn.Module):
     def record(self, split: Split, task: TaskEntry) -> tuple[Tensor, Tensor]:
         """Features of a split and what the objective learns from them: (n, features) and (n,).
 
-        If they would not fit into memory, evenly spaced images stand for all.
+        If they would not fit into memory, evenly spaced images stand for all. The random numbers of an objective are
+        the same at each call.
         """
         self._rest()
         most = self._recorded_at_once()
@@ -373,11 +375,12 @@ class Learner(nn.Module):
             split = split[torch.linspace(0, len(split) - 1, most).round().long()]
         features, targets = [], []
         labels = split.labels.split(EVALUATION_BATCH)
-        for images, some in zip(self._parts(split.images), labels, strict=True):
-            batch = Batch(self.normalise(images, task), some.to(self.device), task)
-            batch = self.objective.prepare(batch)
-            features.append(self.features(batch.images, task))
-            targets.append(batch.targets)
+        with isolated_rng(self.seed, self.device):
+            for images, some in zip(self._parts(split.images), labels, strict=True):
+                batch = Batch(self.normalise(images, task), some.to(self.device), task)
+                batch = self.objective.prepare(batch)
+                features.append(self.features(batch.images, task))
+                targets.append(batch.targets)
         return torch.cat(features), torch.cat(targets)
 
     @torch.no_grad()

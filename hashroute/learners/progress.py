@@ -32,7 +32,8 @@ def progress_bar(trainer: Trainer, show: bool | None) -> Iterator[Callable[[int]
         return
     names = ", ".join(entry.name for entry in trainer.state.tasks)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), _Speed(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    shown_live = console.is_terminal or console.is_jupyter  # elsewhere, the end of the bar is shown
+    with Progress(*columns, console=console, transient=shown_live) as progress:
         done = trainer.images * trainer.state.epoch // max(1, trainer.epochs)
         bar = progress.add_task(f"{trainer.learner.name} learns {names}", total=trainer.images, completed=done)
         yield lambda images: progress.update(bar, advance=images)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ class Trainer:
         """Add the tasks to the learner, let it prepare for them, and make an optimiser."""
         learner = self.learner
         self._check(tasks)
-        first = len(learner.tasks)
+        first, random = len(learner.tasks), learner.random.state
         try:
             with learner.random.use(learner.device):
                 for task in tasks:
@@ -120,6 +121,7 @@ class Trainer:
                 self._start(learner.tasks[first:])
         except BaseException:  # an interrupted preparation leaves the learner as it was before
             learner.rollback(first)
+            learner.random.state = random
             raise
 
     def goes_on_with(self, tasks: Sequence[Task]) -> bool:
@@ -202,14 +204,16 @@ class Trainer:
             )
         if len(tasks) > 1 and not learner.several_at_once:
             raise ValueError(f"{learner.name} was given {len(tasks)} tasks at once: it learns one task after the other")
+        known = [entry.name for entry in learner.tasks]
         for task in tasks:
             if tuple(task.train.images.shape[1:]) != learner.image_shape:
                 raise ValueError(
                     f"task {task.name!r} has images of shape {tuple(task.train.images.shape[1:])}: "
                     f"this learner was made for {learner.image_shape}"
                 )
-            if any(task.name == entry.name for entry in learner.tasks):
+            if task.name in known:
                 raise ValueError(f"task {task.name!r} was learned before: give the new one another name")
+            known.append(task.name)
 
     def _start(self, entries: Sequence[TaskEntry]) -> None:
         learner, recipe = self.learner, self.learner.recipe
@@ -227,20 +231,21 @@ class Trainer:
         requests = self._requests()
         loss = torch.zeros((), device=learner.device)
         score = torch.zeros((), device=learner.device)
-        images = 0
-        for batch in self._batches(requests):
-            batch_loss, outputs = learner.loss(batch)
-            state.optimizer.zero_grad()
-            batch_loss.backward()
-            learner.before_step()
-            state.update()
-            learner.after_step()
-            loss += batch_loss.detach()
-            score += learner.objective.scores(outputs.detach(), batch.targets).sum()
-            images += len(batch.targets)
-            if on_batch is not None:
-                on_batch(len(batch.targets))
-        return loss.item() / len(requests), score.item() / images, images
+        scored = 0
+        with closing(self._batches(requests)) as batches:  # files are read ahead by threads, which end with it
+            for (_, rows), batch in zip(requests, batches, strict=True):
+                batch_loss, outputs = learner.loss(batch)
+                state.optimizer.zero_grad()
+                batch_loss.backward()
+                learner.before_step()
+                state.update()
+                learner.after_step()
+                loss += batch_loss.detach()
+                score += learner.objective.scores(outputs.detach(), batch.targets).sum()
+                scored += len(batch.targets)  # an objective may make several views of an image
+                if on_batch is not None:
+                    on_batch(len(rows))
+        return loss.item() / len(requests), score.item() / scored, sum(len(rows) for _, rows in requests)
 
     def _requests(self) -> list[tuple[TaskEntry, Tensor]]:
         """The batches of an epoch, in order: the task, and the rows of its images."""
@@ -254,7 +259,7 @@ class Trainer:
             requests = [requests[place] for place in torch.randperm(len(requests)).tolist()]
         return requests
 
-    def _batches(self, requests: Sequence[tuple[TaskEntry, Tensor]]) -> Iterator[Batch]:
+    def _batches(self, requests: Sequence[tuple[TaskEntry, Tensor]]) -> Generator[Batch, None, None]:
         """Training batches: read, augmented as the task allows, normalised, and prepared by the objective."""
         learner = self.learner
         read = read_batches((entry.images.train, rows) for entry, rows in requests)
