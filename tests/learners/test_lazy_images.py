@@ -1,0 +1,94 @@
+"""Images that are read while training give the same learner as images in memory, bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hashroute import Scenario, Task, create_learner
+from hashroute.images import Images
+from hashroute.learners import learner_names
+from hashroute.tasks import Split
+from support import assert_same, digits, short_recipe
+
+
+class Stored(Images):
+    """Images of a tensor, as if they were in files; counts how many are read."""
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__(images.shape[1:], len(images))
+        self.pixels = images.numpy()
+        self.reads = [0]
+        self.broken = -1
+
+    def read(self, row: int) -> NDArray[np.uint8]:
+        if row == self.broken:
+            raise OSError(f"image {row} cannot be read")
+        self.reads[0] += 1
+        return self.pixels[row]
+
+
+def lazy(task: Task) -> Task:
+    """The same task with images that are not in memory."""
+    splits = {part: getattr(task, part) for part in ("train", "validation", "test")}
+    return replace(task, **{part: Split(Stored(split.images), split.labels) for part, split in splits.items()})
+
+
+def readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("hashroute-reader")]
+
+
+@pytest.mark.parametrize("name", learner_names())
+def test_images_that_are_read_give_the_same_learner(name: str) -> None:
+    scenario = digits()
+    here = create_learner(name, (1, 8, 8), short_recipe()).learn(scenario)
+    files = Scenario("files", tuple(map(lazy, scenario.tasks)))
+    there = create_learner(name, (1, 8, 8), short_recipe()).learn(files)
+    assert_same(here, there)
+    for index, (task, read) in enumerate(zip(scenario.tasks, files.tasks, strict=True)):
+        images, lazily = task.test.images, read.test.images
+        assert torch.equal(here.logits(images, index), there.logits(lazily, index))
+        assert torch.equal(here(images), there(lazily))
+        assert torch.equal(here.encode(images), there.encode(lazily))
+        for ours, theirs in zip(here.predict(images), there.predict(lazily), strict=True):
+            assert torch.equal(ours, theirs)
+    assert not readers()
+
+
+def test_every_training_image_is_read_once_in_an_epoch() -> None:
+    task = lazy(digits().tasks[0])
+    images: Any = task.train.images
+    create_learner("vc", (1, 8, 8), short_recipe(3)).learn(task)
+    assert images.reads == [3 * len(task.train)]
+
+
+def test_an_image_that_cannot_be_read_ends_the_epoch_and_its_threads() -> None:
+    task = lazy(digits().tasks[0])
+    images: Any = task.train.images
+    images.broken = 100
+    learner = create_learner("vc", (1, 8, 8), short_recipe())
+    with pytest.raises(OSError, match="image 100 cannot be read"):
+        learner.learn(task)
+    assert not readers()
+    images.broken = -1
+    assert learner.learn(task).training_state is None
+
+
+def test_an_interrupted_epoch_ends_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, learner = lazy(digits().tasks[0]), create_learner("vc", (1, 8, 8), short_recipe())
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learner, "after_step", interrupt)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        learner.learn(task)
+    assert kept.tb is not None, "the traceback, with all its frames, is still there"
+    assert not readers()
