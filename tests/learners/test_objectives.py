@@ -166,9 +166,7 @@ def test_mistakes_with_objectives_get_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is an objective 'rotation' already: choose another name"):
         register_objective("rotation")(Rotation)
     learner = create_learner("vc", (1, 8, 8), short_recipe(1), objective=AllTurns).learn(digits().tasks[0])
-    with pytest.raises(
-        ValueError, match="AllTurns has no name to save: register it with @register_objective"
-    ):
+    with pytest.raises(ValueError, match="AllTurns has no name to save: register it with @register_objective"):
         learner.save(tmp_path)
     assert not list(tmp_path.iterdir())
 
