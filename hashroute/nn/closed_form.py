@@ -1,0 +1,122 @@
+"""A linear head in closed form: ridge regression from sums over features, exact in any order of tasks.
+
+Features phi are whole numbers. Kept are G, the sum of phi phi' over all images, and for each class c the sum S_c of phi
+and the number n_c of images. With the mean mu of all features, the head is W = (G - n mu mu' + r I)^-1 (S_c - n_c mu), and
+its score of an image is W' (phi - mu) + n_c / n. The sums are exact: they do not depend on the order of the data, new
+classes are new columns, and subtracting the sums of a task gives exactly the sums without it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+CHUNK = 1000
+"""Rows whose products are summed in float32 at once: with features up to 127 these sums are exact."""
+
+
+class Solution(NamedTuple):
+    """A linear head: the score of class c is phi . weight[:, c] + bias[c]."""
+
+    weight: Tensor
+    """(s, classes)"""
+    bias: Tensor
+    """(classes,)"""
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """features: (n, s). Returns scores: (n, classes)."""
+        return torch.addmm(self.bias, features, self.weight)
+
+
+class ClosedForm(nn.Module):
+    """The sums of all data seen so far, over s features.
+
+    Args:
+        features: s.
+    """
+
+    gram: Tensor
+    """(s (s + 1) / 2,) the lower triangle of G, row by row; int32 while that is large enough, then int64."""
+    sums: Tensor
+    """(classes, s) S_c."""
+    counts: Tensor
+    """(classes,) n_c."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.features = features
+        self.register_buffer("gram", torch.zeros(features * (features + 1) // 2, dtype=torch.int32))
+        self.register_buffer("sums", torch.zeros(0, features, dtype=torch.int64))
+        self.register_buffer("counts", torch.zeros(0, dtype=torch.int64))
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.counts)
+
+    def reserve(self, classes: int, wide: bool = False) -> None:
+        """Make room for this many classes. wide: G is kept in 64 bits."""
+        more = classes - self.classes
+        if more > 0:
+            self.sums = torch.cat([self.sums, self.sums.new_zeros(more, self.features)])
+            self.counts = torch.cat([self.counts, self.counts.new_zeros(more)])
+        if wide:
+            self.gram = self.gram.long()
+
+    @torch.no_grad()
+    def add(self, features: Tensor, classes: Tensor, sign: int = 1) -> None:
+        """Add data to the sums, or subtract it with sign -1.
+
+        features: (n, s) whole numbers from 0 to 127. classes: (n,) indices.
+        """
+        self.reserve(int(classes.max()) + 1)
+        lower = _lower_triangle(self.features, self.gram.device)
+        for rows, own in zip(features.split(CHUNK), classes.split(CHUNK), strict=True):
+            product = (rows.T @ rows).flatten()[lower].long()
+            self._add(sign * product)
+            self.sums.index_add_(0, own, sign * rows.long())
+            self.counts.index_add_(0, own, torch.full_like(own, sign))
+
+    @torch.no_grad()
+    def merge(self, other: ClosedForm, columns: Tensor, sign: int = 1) -> None:
+        """Add the sums of other data, or subtract them with sign -1. columns: the class here of each class there."""
+        self.reserve(int(columns.max()) + 1)
+        self._add(sign * other.gram.long())
+        self.sums.index_add_(0, columns, sign * other.sums)
+        self.counts.index_add_(0, columns, sign * other.counts)
+
+    def _add(self, product: Tensor) -> None:
+        total = self.gram.long() + product
+        fits = self.gram.dtype == torch.int32 and int(total.max()) < 2**31
+        self.gram = total.int() if fits else total
+
+    @torch.no_grad()
+    def solve(self, ridge: float) -> Solution:
+        """The head of all data so far. ridge: the penalty, in units of the mean variance of a feature."""
+        count = self.counts.sum().double()
+        sums = self.sums.double()
+        mean = sums.sum(0) / count
+        full = torch.zeros(self.features, self.features, dtype=torch.float64, device=self.gram.device)
+        full.view(-1)[_lower_triangle(self.features, self.gram.device)] = self.gram.double()
+        covariance = full + full.tril(-1).T - count * torch.outer(mean, mean)
+        variance = covariance.diagonal().mean().clamp_min(1e-9)
+        covariance.diagonal().add_(max(ridge, 1e-9) * variance)
+        target = sums.T - torch.outer(mean, self.counts.double())
+        weight = torch.cholesky_solve(target, torch.linalg.cholesky(covariance))
+        bias = self.counts / count - mean @ weight
+        return Solution(weight.float(), bias.float())
+
+    def extra_repr(self) -> str:
+        """What a printed module says about the sums."""
+        return f"{self.features} features, {self.classes} classes, {int(self.counts.sum()):,} images"
+
+
+@lru_cache(maxsize=4)
+def _lower_triangle(side: int, device: torch.device) -> Tensor:
+    """The places of the lower triangle in a flattened square matrix, row by row."""
+    rows, columns = torch.tril_indices(side, side, device=device)
+    places: Tensor = rows * side + columns
+    return places

@@ -1,0 +1,116 @@
+"""The head in closed form: exact in any order, equal to the solution on all data at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hashroute.nn.closed_form import ClosedForm
+from hashroute.nn.patches import LEVELS, PatchFeatures
+
+
+def some_data(n: int, features: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randint(LEVELS + 1, (n, features), generator=generator).float(),
+        torch.randint(classes, (n,), generator=generator),
+    )
+
+
+def sums_of(features: Tensor, labels: Tensor) -> ClosedForm:
+    sums = ClosedForm(features.shape[1])
+    sums.add(features, labels)
+    return sums
+
+
+def equal(one: ClosedForm, other: ClosedForm) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 60), min_size=1, max_size=5), st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_any_order_of_parts_gives_the_same_sums_and_the_same_head(seed: int, sizes: list[int], random: object) -> None:
+    features, labels = some_data(sum(sizes), 12, 4, seed)
+    labels[0] = 3  # all classes have a column from the beginning
+    whole = sums_of(features, labels)
+    parts = list(zip(features.split(sizes), labels.split(sizes), strict=True))
+    random.shuffle(parts)  # type: ignore[attr-defined]
+    together = ClosedForm(12)
+    for part in parts:
+        together.add(*part)
+    assert equal(whole, together)
+    assert torch.equal(whole.solve(0.1).weight, together.solve(0.1).weight)
+
+
+def test_it_is_ridge_regression_on_centred_features() -> None:
+    features, labels = some_data(500, 20, 3, 0)
+    solution = sums_of(features, labels).solve(0.05)
+    data, targets = features.double(), torch.nn.functional.one_hot(labels).double()
+    centred = data - data.mean(0)
+    gram = centred.T @ centred
+    penalty = 0.05 * gram.diagonal().mean() * torch.eye(20, dtype=torch.float64)
+    weight = torch.linalg.solve(gram + penalty, centred.T @ targets)
+    expected = centred @ weight + targets.mean(0)
+    assert torch.allclose(solution(features).double(), expected, atol=1e-5)
+    assert torch.allclose(solution.weight.double(), weight, atol=1e-6)
+
+
+def test_subtracting_a_task_leaves_no_trace() -> None:
+    first, second = some_data(300, 10, 2, 1), some_data(200, 10, 4, 2)
+    both = sums_of(*first)
+    both.reserve(4)
+    before = [buffer.clone() for buffer in both.buffers()]
+    both.add(*second)
+    both.add(*second, sign=-1)
+    assert all(torch.equal(a, b) for a, b in zip(before, both.buffers(), strict=True))
+    own = sums_of(*second)
+    both.merge(own, torch.arange(own.classes))
+    both.merge(own, torch.arange(own.classes), sign=-1)
+    assert all(torch.equal(a, b) for a, b in zip(before, both.buffers(), strict=True))
+
+
+def test_sums_that_outgrow_32_bits_stay_exact() -> None:
+    features = torch.full((2000, 3), float(LEVELS))
+    sums = ClosedForm(3)
+    for _ in range(80):
+        sums.add(features, torch.zeros(2000, dtype=torch.int64))
+    assert sums.gram.dtype == torch.int64
+    assert sums.gram.tolist() == [160_000 * LEVELS**2] * 6
+
+
+def test_state_comes_back() -> None:
+    sums = sums_of(*some_data(50, 6, 3, 0))
+    other = ClosedForm(6)
+    other.reserve(sums.classes, wide=sums.gram.dtype == torch.int64)
+    other.load_state_dict(sums.state_dict())
+    assert equal(sums, other)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (4, 20, 48)])
+def test_features_are_small_whole_numbers_and_always_the_same(shape: tuple[int, int, int]) -> None:
+    images = torch.randint(256, (20, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    state = torch.get_rng_state()
+    features = PatchFeatures(shape, 64)(images)
+    assert torch.equal(state, torch.get_rng_state()), "features draw nothing from the global generator"
+    assert features.shape == (20, 64)
+    assert torch.equal(features, features.round())
+    assert 0 <= features.min() <= features.max() <= LEVELS
+    assert torch.equal(features, PatchFeatures(shape, 64)(images))
+    assert not torch.equal(features, PatchFeatures(shape, 64, seed=1)(images))
+    close = PatchFeatures(shape, 64)(images.float() / 255)
+    assert (features - close).abs().max() <= 1, "images from 0 to 1 are the same images"
+
+
+def test_mirrored_images_have_the_same_averaged_features() -> None:
+    images = torch.randint(256, (10, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    patches = PatchFeatures((3, 32, 32), 64)
+    assert (patches(images, mirror=True) - patches(images.flip(3), mirror=True)).abs().max() <= 1
+    assert (patches(images) - patches(images.flip(3))).abs().max() > 1
+
+
+def test_flat_images_have_features() -> None:
+    features = PatchFeatures((1, 16, 16), 64)(torch.zeros(2, 1, 16, 16, dtype=torch.uint8))
+    assert torch.isfinite(features).all()
