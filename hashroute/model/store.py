@@ -169,7 +169,7 @@ class Store:
         try:
             if path.stat().st_size > MOST_BYTES[".safetensors"]:
                 raise ValueError("it is too large")
-            return load_file(path)  # type: ignore[no-any-return]
+            return load_file(path)
         except OSError:
             raise
         except Exception as error:  # safetensors has its own kinds of errors
@@ -236,7 +236,7 @@ class Store:
         self._sweep(manifest)
 
     def _sweep(self, manifest: Manifest) -> None:
-        """Remove objects that nothing refers to, and what killed processes left."""
+        """Remove objects that nothing refers to, and what killed processes and finished tasks left."""
         needed = self._needed(manifest)
         for folder in (self.path, self.objects, self.unfinished, self.unreadable):
             remove_unfinished(folder)
@@ -244,8 +244,8 @@ class Store:
             if path.name not in needed:
                 path.unlink(missing_ok=True)
         known = {task_key(name) for name in manifest.tasks}
-        for path in self.unreadable.glob("*.txt"):
-            if path.stem not in known:
+        for path in (*self.unreadable.glob("*.txt"), *self.unfinished.glob("*.pt")):
+            if (path.stem in known) != (path.suffix == ".txt"):
                 path.unlink(missing_ok=True)
         for folder in (self.unfinished, self.unreadable):
             if folder.is_dir() and not any(folder.iterdir()):
