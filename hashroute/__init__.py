@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from hashroute.learners import create_learner, load_learner, register_learner
     from hashroute.learners.learner import Learner
     from hashroute.learners.objectives import Objective, register_objective
+    from hashroute.model.model import Model
     from hashroute.nn.backbones import register_backbone
     from hashroute.nn.network import HashRoutedNetwork, Routing
     from hashroute.nn.units import UnitSpec
@@ -19,6 +20,7 @@ __all__ = [
     "Comparison",
     "HashRoutedNetwork",
     "Learner",
+    "Model",
     "Objective",
     "Routing",
     "RunResult",
@@ -41,6 +43,7 @@ _MODULES = {
     "learners": ("create_learner", "load_learner", "register_learner"),
     "learners.learner": ("Learner",),
     "learners.objectives": ("Objective", "register_objective"),
+    "model.model": ("Model",),
     "nn.backbones": ("register_backbone",),
     "nn.network": ("HashRoutedNetwork", "Routing"),
     "nn.units": ("UnitSpec",),

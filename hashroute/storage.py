@@ -32,3 +32,14 @@ def remove_unfinished(folder: Path, name: str = "*") -> None:
     """Remove incomplete files that a killed process left in a folder; `name` restricts this to one file."""
     for file in folder.glob(f".{name}.*.unfinished"):
         file.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names of a folder's files to the disk: a new name may otherwise be lost when the power fails."""
+    if os.name == "nt":  # which has no such call
+        return
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)

@@ -22,6 +22,7 @@ ORDER = (
     ("data",),
     ("scenarios",),
     ("learners",),
+    ("model",),
     ("training",),
     ("reporting",),
     ("cli",),

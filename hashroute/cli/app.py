@@ -15,10 +15,17 @@ from hashroute.cli.ablate import AblateSettings, run_ablation
 from hashroute.cli.bench import BenchSettings, run_bench
 from hashroute.cli.data import DataSettings, run_data
 from hashroute.cli.demo import DemoSettings, run_demo
+from hashroute.cli.forget import ForgetSettings, run_forget
 from hashroute.cli.inspect import InspectSettings, run_inspect
 from hashroute.cli.interrupts import Interrupts
+from hashroute.cli.learn import LearnSettings, run_learn
+from hashroute.cli.predict import PredictSettings, run_predict
+from hashroute.cli.rename import RenameSettings, run_rename
 from hashroute.cli.report import ReportSettings, run_report
 from hashroute.cli.search import SearchSettings, run_search
+from hashroute.cli.tasks import TasksSettings, run_tasks
+from hashroute.cli.undo import UndoSettings, run_undo
+from hashroute.cli.verify import VerifySettings, run_verify
 
 DESCRIPTION = """Continual learning with hash-routed networks: one model that learns task after task.
 
@@ -26,6 +33,54 @@ Start with `hashroute demo`: it needs no data and takes seconds. `hashroute COMM
 command, `hashroute --version` prints the version."""
 
 app = tyro.extras.SubcommandApp()
+
+
+@app.command
+def learn(settings: tyro.conf.OmitArgPrefixes[LearnSettings]) -> None:
+    """Teach a model your own images, task after task. The model is a folder that keeps everything it has learned.
+
+    If this is interrupted, the same command continues it. A task that exists gets more images or new classes.
+    """
+    try:
+        run_learn(settings, Console())
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped; every finished epoch is kept: continue with {_command()}") from None
+
+
+@app.command
+def predict(settings: tyro.conf.OmitArgPrefixes[PredictSettings]) -> None:
+    """Ask a model for the class of images, with a calibrated probability."""
+    _end(run_predict(settings, Console()))
+
+
+@app.command
+def tasks(settings: tyro.conf.OmitArgPrefixes[TasksSettings]) -> None:
+    """List the tasks of a model, and what was decided about each."""
+    run_tasks(settings, Console())
+
+
+@app.command
+def undo(settings: tyro.conf.OmitArgPrefixes[UndoSettings]) -> None:
+    """Take back the last change of a model. What was forgotten does not come back."""
+    run_undo(settings, Console())
+
+
+@app.command
+def forget(settings: tyro.conf.OmitArgPrefixes[ForgetSettings]) -> None:
+    """Remove a task from a model for good. A private task leaves no trace."""
+    run_forget(settings, Console())
+
+
+@app.command
+def rename(settings: tyro.conf.OmitArgPrefixes[RenameSettings]) -> None:
+    """Give a task of a model another name."""
+    run_rename(settings, Console())
+
+
+@app.command
+def verify(settings: tyro.conf.OmitArgPrefixes[VerifySettings]) -> None:
+    """Check every file of a model."""
+    _end(run_verify(settings, Console()))
 
 
 @app.command

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from hashroute.learners import learner_summaries
 from hashroute.scenarios import scenario_summaries
+
+if TYPE_CHECKING:
+    from hashroute.model.model import Model
 
 
 def check_counts(**counts: int | None) -> None:
@@ -42,6 +46,15 @@ def parse_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def open_model(path: Path, device: str = "cpu") -> Model:
+    """The model in a folder; an error if there is none."""
+    from hashroute.model.model import Model
+
+    if not path.exists():
+        raise ValueError(f"there is no model {path}: make one with hashroute learn {path} FOLDER")
+    return Model(path, device=device)
 
 
 def say(console: Console, line: str) -> None:

@@ -40,27 +40,32 @@ class Photos(Images):
 
 
 def read_photo(path: str | Path, size: int, colour: bool = True) -> NDArray[np.uint8]:
-    """Read an image file as a person sees it: (channels, size, size).
-
-    The orientation that a camera stored is applied, transparent pixels become white, and 16 bits become 8.
-    """
+    """Read an image file as a person sees it: (channels, size, size)."""
     try:
         if not Path(path).is_file():
             raise ValueError("it is not a file")
         with Image.open(path) as image:
-            image.draft(None, (2 * size, 2 * size))  # a JPEG that is much larger is decoded at a fraction of its size
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I;16"):
-                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-            if upright.mode in ("I", "F"):
-                raise ValueError("pixels of 32 bits have no fixed range")
-            if upright.has_transparency_data:
-                upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright.convert("RGBA"))
-            plain = upright.convert("RGB" if colour else "L").resize((size, size), Image.Resampling.BILINEAR)
-            pixels = np.asarray(plain)
+            return photo_pixels(image, size, colour)
     except Exception as error:  # a damaged file can raise anything in a decoder
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path} cannot be read as an image ({reason})") from None
+
+
+def photo_pixels(image: Image.Image, size: int, colour: bool = True) -> NDArray[np.uint8]:
+    """The pixels of an image: (channels, size, size).
+
+    The orientation that a camera stored is applied, transparent pixels become white, and 16 bits become 8.
+    """
+    image.draft(None, (2 * size, 2 * size))  # a JPEG that is much larger is decoded at a fraction of its size
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):
+        upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+    if upright.mode in ("I", "F"):
+        raise ValueError("pixels of 32 bits have no fixed range")
+    if upright.has_transparency_data:
+        upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright.convert("RGBA"))
+    plain = upright.convert("RGB" if colour else "L").resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(plain)
     return pixels.transpose(2, 0, 1) if colour else pixels[None]
 
 
@@ -69,6 +74,16 @@ def open_photos(photos: Photos, labels: Tensor, in_memory: bool) -> Split:
 
     A file that cannot be read is left out; a warning counts and names such files.
     """
+    whole, problems = check_photos(photos, labels, in_memory)
+    if problems:
+        more = f"; and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
+        count, total = len(problems), len(photos)
+        logger.warning("%d of %d files are left out: %s%s", count, total, "; ".join(problems[:LISTED]), more)
+    return whole
+
+
+def check_photos(photos: Photos, labels: Tensor, in_memory: bool) -> tuple[Split, list[str]]:
+    """The files that can be read, in memory if asked, and what is wrong with the others."""
     pixels = torch.empty(photos.shape if in_memory else 0, dtype=torch.uint8)
     readable = torch.ones(len(photos), dtype=torch.bool)
     problems: list[str] = []
@@ -80,12 +95,8 @@ def open_photos(photos: Photos, labels: Tensor, in_memory: bool) -> Split:
                 problems.append(str(image))
             elif image is not None:
                 pixels.numpy()[row] = image
-    if problems:
-        more = f"; and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
-        count, total = len(problems), len(photos)
-        logger.warning("%d of %d files are left out: %s%s", count, total, "; ".join(problems[:LISTED]), more)
     whole = Split(pixels if in_memory else photos, labels)
-    return whole[readable] if problems else whole
+    return whole[readable] if problems else whole, problems
 
 
 def _try(photos: Photos, rows: Tensor, keep: bool) -> list[tuple[int, NDArray[np.uint8] | ValueError | None]]:

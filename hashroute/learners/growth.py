@@ -160,7 +160,7 @@ class Growth:
             task.path = -1
             head = copy.deepcopy(learner.heads[task.index])
             self._start_like(head, task, path)
-            with isolated_rng(learner.seed * 1000 + task.index, learner.device):
+            with isolated_rng(learner.task_seed(task), learner.device):
                 self._train_head(head, *seen, learner.recipe.epochs_of(task.index))
             with torch.no_grad():
                 scores = objective.scores(head(held[0]), held[1])
@@ -256,10 +256,12 @@ class Growth:
 
     def fits(self, more: int) -> bool:
         """Whether this many bytes more are allowed, beside all units and memories."""
-        learner = self.learner
+        learner, most = self.learner, self.learner.options.max_bytes
+        if most is None:
+            return True
         units = learner.byte_count(sum(map(learner.encoder.weights, range(len(learner.encoder)))))
         present = units + len(learner.memories) * learner.memories.bytes_each
-        return learner.options.max_bytes is None or present + more <= learner.options.max_bytes
+        return bool(present + more <= most)
 
     def check_one_path_fits(self) -> None:
         """Raise an error if the bounds do not allow a single path."""

@@ -149,6 +149,10 @@ class Learner(nn.Module):
         del self.tasks[first:]
         self.heads, self.scratch, self.training_state = self.heads[:first], {}, None
 
+    def task_seed(self, task: TaskEntry) -> int:
+        """The seed of random numbers that a task draws beside those of its training."""
+        return self.seed * 1000 + task.index
+
     def trainable(self, tasks: Sequence[TaskEntry]) -> Iterator[nn.Parameter]:
         """The weights that these tasks train: those of the encoder and of their heads."""
         yield from self.encoder.parameters()

@@ -1,8 +1,8 @@
 """A linear head in closed form: ridge regression from sums over features, exact in any order of tasks.
 
 Features phi are whole numbers. Kept are G, the sum of phi phi' over all images, and for each class c the sum S_c of phi
-and the number n_c of images. With the mean mu of all features, the head is W = (G - n mu mu' + r I)^-1 (S_c - n_c mu), and
-its score of an image is W' (phi - mu) + n_c / n. The sums are exact: they do not depend on the order of the data, new
+and the number n_c of images. With the mean mu of all features, the head is W = (G - n mu mu' + r I)^-1 (S_c - n_c mu).
+Its score of an image is W' (phi - mu) + n_c / n. The sums are exact: they do not depend on the order of the data, new
 classes are new columns, and subtracting the sums of a task gives exactly the sums without it.
 """
 

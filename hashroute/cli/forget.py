@@ -1,0 +1,43 @@
+"""hashroute forget: remove a task for good."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from hashroute.cli.options import open_model, say
+
+
+@dataclass(frozen=True)
+class ForgetSettings:
+    """The task to forget."""
+
+    model: tyro.conf.Positional[Path]
+    """Folder of the model."""
+    task: tyro.conf.Positional[str]
+    """Name of the task."""
+    yes: bool = False
+    """Do not ask."""
+
+
+def run_forget(settings: ForgetSettings, console: Console) -> None:
+    """Ask, and forget."""
+    model, task = open_model(settings.model), settings.task
+    known = any(each.name == task for each in model.tasks())
+    heirs = model.descendants(task) if known else []
+    if heirs:
+        say(console, f"the units of {', '.join(heirs)} descend from {task} and keep some of what it learned")
+    if not settings.yes:
+        if not sys.stdin.isatty():
+            raise ValueError(f"forgetting {task!r} cannot be undone: add --yes to do it without being asked")
+        say(console, f"forget {task}? It cannot be brought back, not even with undo. [y/N]")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            say(console, "nothing was changed")
+            return
+    model.forget(task)
+    trace = "some of it remains in the units above" if heirs else "no other task has learned from it"
+    say(console, f"forgotten: {task}; {trace}")

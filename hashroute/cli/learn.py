@@ -1,0 +1,88 @@
+"""hashroute learn: a model learns tasks from folders and lists of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+from rich.console import Console
+
+from hashroute.cli.options import check_counts, say
+
+if TYPE_CHECKING:
+    from hashroute.model.lessons import LearnReport
+
+
+@dataclass(frozen=True)
+class LearnSettings:
+    """What a model learns."""
+
+    model: tyro.conf.Positional[Path]
+    """Folder of the model. It is made if it does not exist."""
+    sources: tyro.conf.Positional[tuple[Path, ...]]
+    """What to learn, one task after the other: folders of class folders, or lists of files (CSV, JSON lines or Parquet
+    with the columns path and label, and perhaps split). A new model can also start from a folder that Learner.save
+    wrote."""
+    task: str | None = None
+    """Name of the task; by default that of the folder or list. A task that exists gets more images or new classes."""
+    size: int | None = None
+    """Side in pixels to which the images of a new model are resized; by default that of the images, at most 64."""
+    epochs: int | None = None
+    """Passes over the images; by default 10 to 60, more for fewer images."""
+    backbone: str = "small"
+    """Encoder of a new model, by name."""
+    private: bool = False
+    """No other task may learn from this one: `hashroute forget` then removes every trace of it."""
+    seed: int = 0
+    """Seed of a new model."""
+    device: str = "auto"
+    """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
+
+
+def run_learn(settings: LearnSettings, console: Console) -> None:
+    """Learn all sources, and say what was decided."""
+    check_counts(epochs=settings.epochs)
+    if not settings.sources:
+        raise ValueError("nothing to learn was given: expected a folder of class folders, or a list of files")
+    if settings.task is not None and len(settings.sources) > 1:
+        raise ValueError(f"--task names one task, but there are {len(settings.sources)} sources: give them one by one")
+    from hashroute.model.model import Model
+
+    model = Model(
+        settings.model,
+        size=settings.size,
+        backbone=settings.backbone,
+        seed=settings.seed,
+        device=settings.device,
+    )
+    for source in settings.sources:
+        report = model.learn(source, settings.task, private=settings.private, epochs=settings.epochs)
+        show(report, console)
+
+
+def show(report: LearnReport, console: Console) -> None:
+    """What was learned, and what was decided, in plain words."""
+    from hashroute.reporting.decisions import describe
+
+    for note in report.notes:
+        say(console, f"{report.task}: {note}")
+    if report.epochs:
+        say(console, f"{report.task}: {_learned(report)}")
+    if report.decision:
+        say(console, describe(report.decision))
+    if report.unreadable:
+        files = "file" if report.unreadable == 1 else "files"
+        say(console, f"{report.unreadable} {files} could not be read and were left out: see {report.unreadable_list}")
+
+
+def _learned(report: LearnReport) -> str:
+    new = f"new {'class' if len(report.new_classes) == 1 else 'classes'} {', '.join(report.new_classes)}; "
+    since = f"continued after {report.resumed_at} of {report.epochs} epochs, " if report.resumed_at else ""
+    classes = "1 class" if len(report.classes) == 1 else f"{len(report.classes)} classes"
+    accuracy = f"{100 * (report.accuracy or 0):.1f} % of {report.held_out} held-out images are right"
+    return (
+        f"{new if report.new_classes else ''}{classes}, {report.images:,} images, {report.epochs} epochs, "
+        f"{since}{report.seconds:.0f} s; {accuracy}"
+    )

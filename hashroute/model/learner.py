@@ -1,0 +1,187 @@
+"""`hrn` on the objects of a store: units and heads are read when they are first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hashroute.learners.entries import TaskEntry
+from hashroute.learners.growth import Decision, HRNEntry
+from hashroute.learners.hrn import HRN
+from hashroute.learners.randomness import RandomStream
+from hashroute.learners.trainer import Trainer
+from hashroute.model.records import ModelSettings, TaskRecord
+from hashroute.model.store import Store
+from hashroute.tasks import Task
+
+
+class Unread(nn.Module):
+    """Stands for a module that was not read yet."""
+
+    def __init__(self, read: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.read = read
+
+
+class LazyModules(nn.ModuleList):
+    """A list of modules; one that was not read yet is read when it is asked for."""
+
+    def __getitem__(self, index: Any) -> Any:
+        module = super().__getitem__(index)
+        if isinstance(module, Unread):
+            module = module.read()
+            self[index] = module
+        return module
+
+
+class KeptLearner(HRN):
+    """The learner of a model: some of its tasks, in the order in which they were learned.
+
+    Args:
+        store: where the objects are.
+        settings: of the model.
+        records: of the tasks, by name.
+        epochs: of the task that is learned next.
+    """
+
+    def __init__(
+        self, store: Store, settings: ModelSettings, records: Mapping[str, TaskRecord], epochs: int | None = None
+    ) -> None:
+        recipe = settings.recipe if epochs is None else replace(settings.recipe, epochs=(epochs,))
+        super().__init__(settings.image_shape, recipe, settings.options, settings.seed)
+        self.settings, self.store = settings, store
+        self.path_names = _distinct(record.objects["path"] for record in records.values())
+        self.memory_names = _distinct(record.objects["memory"] for record in records.values())
+        self.domain_names = _distinct(record.domain for record in records.values())
+        for index, (name, record) in enumerate(records.items()):
+            self.tasks.append(self._entry(index, name, record))
+        self.heads = LazyModules(Unread(_Reader(self, self._read_head, entry.index)) for entry in self.tasks)
+        self.head_names = [record.objects["head"] for record in records.values()]
+        self.encoder.paths = LazyModules(Unread(_Reader(self, self._read_path, i)) for i in range(len(self.path_names)))
+        parents = {record.objects["path"]: record.parent for record in reversed(list(records.values()))}
+        places = {name: place for place, name in enumerate(self.path_names)}
+        self.encoder.parents = [places.get(parents[name] or "") for name in self.path_names]
+        self.encoder.ranks = [0] * len(self.path_names)
+        self._read_memories()
+        self.eval()
+
+    def _entry(self, index: int, name: str, record: TaskRecord) -> HRNEntry:
+        decision = Decision(**record.decision) if record.decision else Decision(name)
+        path, memory = (
+            self.path_names.index(record.objects["path"]),
+            self.memory_names.index(record.objects["memory"]),
+        )
+        domain = self.domain_names.index(record.domain)
+        return HRNEntry(index, name, record.classes, record.mean, record.std, None, path, domain, memory, decision)
+
+    def _read_memories(self) -> None:
+        self.memories.reserve(len(self.memory_names))
+        for place, name in enumerate(self.memory_names):
+            found = self.store.tensors(name)
+            for part, buffer in self.memories.named_buffers():
+                _check_shape(found, part, buffer[place].shape, name)
+                buffer[place] = found[part]
+
+    def _read_head(self, index: int) -> nn.Module:
+        scale = self.recipe.feature_scale or float(self.scale_features)
+        head = self.objective.new_head(self.feature_count(), self.tasks[index], scale)
+        return self._filled(head, self.head_names[index])
+
+    def _read_path(self, index: int) -> nn.Module:
+        return self._filled(self.backbone.new_levels(), self.path_names[index]).requires_grad_(False)
+
+    def _filled(self, module: nn.Module, name: str) -> nn.Module:
+        """A module with the weights of an object. Random numbers that its start draws do not count."""
+        try:
+            module.load_state_dict(self.store.tensors(name))
+        except RuntimeError:
+            raise ValueError(f"object {name} does not fit the model: run hashroute verify") from None
+        return module.to(self._place).eval()
+
+    def task_seed(self, task: TaskEntry) -> int:
+        return self.settings.task_seed(task.name)
+
+    # ---------------------------------------------------------------- learning a task
+
+    def start(self, task: Task) -> Trainer:
+        """Begin to learn a task, with random numbers of its own."""
+        self.random = RandomStream(self.settings.task_seed(task.name))
+        trainer = Trainer(self)
+        trainer.begin(task)
+        return trainer
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The task that is being learned: all that `restore` needs to go on, bit for bit."""
+        entry = self.entries[-1]
+        grown = entry.path == len(self.path_names)
+        return {
+            "entry": entry.to_dict(),
+            "head": self.heads[entry.index].state_dict(),
+            "path": self.encoder.paths[entry.path].state_dict() if grown else None,
+            "parent": self.encoder.parents[entry.path],
+            "training": Trainer(self).checkpoint(),
+            "random": self.random.state,
+        }
+
+    def restore(self, checkpoint: dict[str, Any], task: Task) -> Trainer:
+        """Go on with a task from a checkpoint of a learner with the same tasks."""
+        entry = HRNEntry.from_dict(checkpoint["entry"], len(self.tasks))
+        with self.random.use(self.device):
+            self.add_task(entry)
+            if checkpoint["path"] is not None:
+                self.encoder.grow()
+                self.encoder.parents[-1] = checkpoint["parent"]
+                self.encoder.paths[entry.path].load_state_dict(checkpoint["path"])
+        self.heads[entry.index].load_state_dict(checkpoint["head"])
+        self.to(self._place).eval()
+        trainer = Trainer(self)
+        trainer.restore(checkpoint["training"], [task])
+        self.random.state = checkpoint["random"]
+        return trainer
+
+    def store_task(self, entry: HRNEntry) -> tuple[dict[str, str], str, str | None]:
+        """Write the objects of a task that was just learned; returns them, its domain, and the parent of its path."""
+        assert entry.memory is not None, "a task that was learned has one"
+        known = entry.path < len(self.path_names)
+        path = (
+            self.path_names[entry.path]
+            if known
+            else self.store.put_tensors(self.encoder.paths[entry.path].state_dict())
+        )
+        if entry.memory < len(self.memory_names):
+            memory = self.memory_names[entry.memory]
+        else:
+            memory = self.store.put_tensors(self.memory(entry))
+        head = self.store.put_tensors(self.heads[entry.index].state_dict())
+        domain = self.domain_names[entry.domain] if entry.domain < len(self.domain_names) else memory
+        parent = self.encoder.parents[entry.path]
+        objects = {"path": path, "head": head, "memory": memory}
+        return objects, domain, None if parent is None else self.path_names[parent]
+
+    def memory(self, entry: HRNEntry) -> dict[str, Tensor]:
+        """The tensors of the memory of a task."""
+        return {name: buffer[entry.memory] for name, buffer in self.memories.named_buffers()}
+
+
+class _Reader:
+    """Reads a module without a trace in the random numbers of the program."""
+
+    def __init__(self, learner: KeptLearner, read: Callable[[int], nn.Module], index: int) -> None:
+        self.device, self.read, self.index = learner.device, read, index
+
+    def __call__(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            return self.read(self.index)
+
+
+def _check_shape(found: Mapping[str, Tensor], part: str, shape: torch.Size, name: str) -> None:
+    if part not in found or found[part].shape != shape:
+        raise ValueError(f"object {name} does not fit the model: run hashroute verify")
+
+
+def _distinct(names: Any) -> list[str]:
+    return list(dict.fromkeys(names))

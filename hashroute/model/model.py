@@ -1,0 +1,340 @@
+"""Model: one folder that learns task after task, answers, undoes and forgets."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from hashroute.devices import find_device
+from hashroute.model import lessons
+from hashroute.model.answers import Answer, answer
+from hashroute.model.importing import import_learner, is_saved_learner
+from hashroute.model.learner import KeptLearner
+from hashroute.model.lessons import LearnReport, Lesson, Progress
+from hashroute.model.pixels import prediction_images
+from hashroute.model.records import SMALL, ModelSettings, TaskRecord
+from hashroute.model.sources import Source, open_sources
+from hashroute.model.store import Manifest, Store
+
+Result = TypeVar("Result")
+
+
+class TaskInfo(NamedTuple):
+    """What is known about a task of a model."""
+
+    name: str
+    classes: tuple[str, ...]
+    images: int
+    """Images that it was trained on."""
+    accuracy: float | None
+    """Share of right answers to held-out images, the task given; None if it was imported."""
+    learned: datetime
+    """When it was last learned: the time of its file."""
+    private: bool
+    bytes: int
+    """Bytes of its units, head, memory and statistics; some may be shared with other tasks."""
+    parent: str | None
+    """The task whose units were forked or are reused."""
+    decision: dict[str, Any]
+    """What was decided about its units, and why: `hashroute.reporting.decisions.describe` makes a sentence of it."""
+
+
+@dataclass
+class _Opened:
+    """What was read of a model, and when."""
+
+    stamp: Any
+    learner: KeptLearner
+    records: dict[str, TaskRecord]
+
+
+class Model:
+    """A model in a folder. Other processes may read it, and change it, at the same time.
+
+    Args:
+        path: the folder; the first `learn` makes it.
+        size: side of its images in pixels. By default the first task chooses, with at most 64.
+        backbone: the encoder, by name. An existing model has its own.
+        seed: of weights, batches and hash functions. An existing model has its own.
+        device: to compute on; "auto" takes an accelerator if there is one.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        size: int | None = None,
+        backbone: str = SMALL,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        if size is not None and not 8 <= size <= 1024:
+            raise ValueError(f"size is {size}: expected 8 to 1024 pixels")
+        self.store = Store(path)
+        self.path = self.store.path
+        self.size, self.backbone, self.seed = size, backbone, seed
+        self.device = find_device(device)
+        self._opened: _Opened | None = None
+        self._check(self.store.read())
+
+    # ---------------------------------------------------------------- learning
+
+    def learn(
+        self,
+        source: Any,
+        task: str | None = None,
+        *,
+        private: bool = False,
+        epochs: int | None = None,
+        progress: bool | Callable[[Progress], None] | None = None,
+    ) -> LearnReport:
+        """Learn a task, or more of a task that exists. If this was interrupted, the same call continues it.
+
+        Args:
+            source: a folder of class folders; a list of files (CSV, JSON lines, Parquet); (images, labels); a Dataset,
+                DataLoader or Task; a folder that `Learner.save` wrote, for a new model. Items of three (image, label,
+                task) are several tasks.
+            task: its name; by default that of the folder, list or Task. Images of a task that exists make it better,
+                and new classes are added to it. The answers of all other tasks stay as they are.
+            private: no other task may learn from it, so that `forget` leaves no trace of it.
+            epochs: passes over its images; by default more for fewer images.
+            progress: show a bar (by default on a terminal and in a notebook), or a function that is called with a
+                `Progress` after every batch.
+        """
+        if epochs is not None and epochs < 1:
+            raise ValueError(f"epochs is {epochs}: expected at least 1")
+        if is_saved_learner(source):
+            if task is not None or private:
+                raise ValueError(f"{source} is a saved learner with tasks of its own: leave the name and privacy out")
+            return self._change(lambda manifest: import_learner(self.store, manifest, Path(source)))
+        reports = []
+        for each in open_sources(source, task):
+            if not each.name or each.name != each.name.strip() or not each.name.isprintable():
+                what = "has no name" if not each.name else f"has the name {each.name!r}"
+                raise ValueError(f"the task {what}: give it one, as in learn(source, task='birds')")
+            lesson = Lesson(each.name, each, private, epochs)
+            reports.append(self._change(lambda manifest, lesson=lesson: self._learn(manifest, lesson, progress)))  # type: ignore[misc]
+        return reports[-1]
+
+    def _learn(self, manifest: Manifest, lesson: Lesson, progress: Any) -> LearnReport:
+        settings = self._settings_for(manifest, lesson.source, lesson.private)
+        records = self._records(manifest)
+        return lessons.learn(self.store, manifest, settings, records, lesson, progress, self.device)
+
+    def _settings_for(self, manifest: Manifest, source: Source, private: bool) -> ModelSettings:
+        """The settings of the model; those of a new one follow from its first task."""
+        self._check(manifest)
+        if manifest.settings:
+            return ModelSettings.from_dict(manifest.settings)
+        if private and (self.size is None or source.channels != 3):
+            raise ValueError(
+                "the first task of a model is private, and would choose the size of images: give a size, or learn "
+                "another task first"
+            )
+        side = self.size or source.size()
+        return ModelSettings.new((source.channels, side, side), self.backbone, self.seed)
+
+    def _check(self, manifest: Manifest) -> None:
+        """Refuse settings that an existing model does not have."""
+        if not manifest.settings:
+            return
+        known = ModelSettings.from_dict(manifest.settings)
+        if self.size is not None and known.image_shape[1] != self.size:
+            raise ValueError(f"{self.path} has images of {known.image_shape[1]} pixels, not {self.size}: make another")
+        if self.backbone not in (SMALL, known.backbone):
+            raise ValueError(f"{self.path} has the backbone {known.backbone!r}, not {self.backbone!r}: make another")
+
+    # ---------------------------------------------------------------- answers
+
+    def predict(self, images: Any, task: str | None = None, top: int = 1) -> list[Answer]:
+        """The class of each image, with a calibrated probability.
+
+        Args:
+            images: paths, arrays, tensors or Pillow images, of any size.
+            task: the task that they belong to; None lets every task answer.
+            top: how many possible answers each `Answer` lists.
+        """
+        if top < 1:
+            raise ValueError(f"top is {top}: expected at least 1")
+
+        def ask(opened: _Opened) -> list[Answer]:
+            fitted = prediction_images(images, opened.learner.image_shape)
+            if task is not None:
+                opened.learner.find_task(task)
+            return list(answer(opened.learner, opened.records, fitted, task, top))
+
+        return self._read(ask)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels, height and width to which images are resized."""
+        return self._read(lambda opened: opened.learner.image_shape)
+
+    def learner(self) -> KeptLearner:
+        """The learner with all tasks, to be read and not changed: the export and other tools use it."""
+        return self._read(lambda opened: opened.learner)
+
+    def records(self) -> dict[str, TaskRecord]:
+        """What is kept about each task, by name."""
+        return self._records(self.store.read())
+
+    def tasks(self) -> list[TaskInfo]:
+        """All tasks, in the order in which they were first learned."""
+        manifest = self.store.read()
+        records = self._records(manifest)
+        owners = {record.objects["path"]: name for name, record in reversed(list(records.items()))}
+        found = []
+        for name, record in records.items():
+            shared = owners[record.objects["path"]]
+            parent = shared if shared != name else owners.get(record.parent or "")
+            file = self.store.objects / manifest.tasks[name]
+            when = datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
+            size = sum(self.store.size(each) for each in set(record.objects.values()))
+            decision = {**record.decision, "task": name}
+            facts = (record.images, record.accuracy, when, record.private, size, parent, decision)
+            found.append(TaskInfo(name, record.classes, *facts))
+        return found
+
+    def unfinished(self) -> int:
+        """How many tasks were interrupted: the same `learn` continues each, `forget` gives it up."""
+        return len(list(self.store.unfinished.glob("*.pt")))
+
+    # ---------------------------------------------------------------- changes
+
+    def undo(self) -> str:
+        """Take back the last change, learn or rename; returns what it was. What was forgotten does not come back."""
+
+        def change(manifest: Manifest) -> str:
+            if not manifest.history:
+                raise ValueError(f"{self.path} has no change that can be undone")
+            last = manifest.history[-1]
+            self.store.commit(manifest.undone())
+            if last.action == "rename":
+                return f"{last.task} is called {last.before} again"
+            if last.before is None:
+                return f"{last.task} is not known any more"
+            return f"{last.task} is as it was before it was last learned"
+
+        return self._change(change)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a task another name."""
+
+        def change(manifest: Manifest) -> None:
+            self._find(manifest, old)
+            if new in manifest.tasks:
+                raise ValueError(f"there is a task {new!r} already: choose another name")
+            if not new or new != new.strip() or not new.isprintable():
+                raise ValueError(f"the new name is {new!r}: expected text")
+            self.store.commit(manifest.renamed(old, new))
+
+        self._change(change)
+
+    def forget(self, task: str) -> list[str]:
+        """Remove a task for good; `undo` does not bring it back.
+
+        Returns the tasks whose units descend from its own: these carry some of what it learned. A private task has
+        none, and the folder is afterwards, file for file, that of a model that never learned it.
+        """
+
+        def change(manifest: Manifest) -> list[str]:
+            unfinished = self.store.remove_checkpoint(task)
+            if unfinished and task not in manifest.tasks:
+                self.store.commit(manifest)
+                return []
+            self._find(manifest, task)
+            heirs = self._heirs(manifest, task)
+            self.store.commit(manifest.without(task))
+            return heirs
+
+        return self._change(change)
+
+    def descendants(self, task: str) -> list[str]:
+        """The tasks whose units descend from those of a task, or are the same."""
+        manifest = self.store.read()
+        self._find(manifest, task)
+        return self._heirs(manifest, task)
+
+    def verify(self) -> list[str]:
+        """What is wrong with the folder, one line each: nothing if every file has the content that it had."""
+        problems = self.store.verify()
+        if not problems and self.store.read().tasks:
+            try:
+                learner = KeptLearner(self.store, ModelSettings.from_dict(self.store.read().settings), self.records())
+                for modules in (learner.heads, learner.encoder.paths):
+                    for index in range(len(modules)):
+                        modules[index]
+            except ValueError as error:
+                problems.append(str(error))
+        return problems
+
+    # ---------------------------------------------------------------- parts
+
+    def _change(self, change: Callable[[Manifest], Result]) -> Result:
+        with self.store.writing() as manifest:
+            return change(manifest)
+
+    def _find(self, manifest: Manifest, task: str) -> str:
+        if task not in manifest.tasks:
+            names = ", ".join(manifest.tasks) or "none, because nothing was learned yet"
+            raise ValueError(f"there is no task {task!r}: expected {names}")
+        return manifest.tasks[task]
+
+    def _records(self, manifest: Manifest) -> dict[str, TaskRecord]:
+        return {name: TaskRecord.from_dict(self.store.json(record)) for name, record in manifest.tasks.items()}
+
+    def _heirs(self, manifest: Manifest, task: str) -> list[str]:
+        records = self._records(manifest)
+        if records[task].decision.get("action") == "reuse":
+            return []  # its units belong to another task
+        paths, heirs = {records[task].objects["path"]}, []
+        for name, record in records.items():
+            if name != task and (record.objects["path"] in paths or record.parent in paths):
+                heirs.append(name)
+                paths.add(record.objects["path"])
+        return heirs
+
+    def _read(self, use: Callable[[_Opened], Result]) -> Result:
+        """Use the model as it is now. A change while it is used may remove files: then it is opened again."""
+        for attempt in range(10):
+            stamp = self.store.stamp()
+            try:
+                if self._opened is None or self._opened.stamp != stamp:
+                    self._opened = self._open(stamp)
+                return use(self._opened)
+            except FileNotFoundError:
+                self._opened = None
+                if attempt == 9 or self.store.stamp() == stamp:
+                    raise
+        raise AssertionError("the loop ends before")
+
+    def _open(self, stamp: Any) -> _Opened:
+        manifest = self.store.read()
+        if not manifest.tasks:
+            raise ValueError(f"{self.path} has learned no task yet: learn one first")
+        records = self._records(manifest)
+        settings = ModelSettings.from_dict(manifest.settings)
+        return _Opened(stamp, KeptLearner(self.store, settings, records).to(self.device), records)
+
+    def __repr__(self) -> str:
+        manifest = self.store.read()
+        return f"Model({str(self.path)!r}: {len(manifest.tasks)} tasks: {', '.join(manifest.tasks) or 'none yet'})"
+
+    def _repr_html_(self) -> str:
+        """A table of its tasks, for notebooks."""
+        rows = "".join(
+            f"<tr><td>{html.escape(each.name)}</td><td>{html.escape(', '.join(each.classes)[:200])}</td>"
+            f"<td>{each.images:,}</td><td>{percent(each.accuracy)}</td><td>{each.learned:%Y-%m-%d}</td></tr>"
+            for each in self.tasks()
+        )
+        head = "".join(f"<th>{name}</th>" for name in ("task", "classes", "images", "held-out accuracy", "learned"))
+        return f"<p>{html.escape(str(self.path))}</p><table><tr>{head}</tr>{rows}</table>"
+
+
+def percent(share: float | None) -> str:
+    """A share for people to read; nothing if it is not known."""
+    return "" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,123 @@
+"""Arrays of images in the shape that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from hashroute.data.photos import Photos, photo_pixels
+from hashroute.images import Images
+from hashroute.user_data import to_uint8
+
+AT_ONCE = 256
+"""Images that are resized together."""
+
+
+def fit_images(images: Tensor, image_shape: Sequence[int]) -> Tensor:
+    """Images (n, channels, height, width), uint8, in the channels and the size of a model."""
+    channels, *size = image_shape
+    images = _in_channels(images, channels)
+    if tuple(images.shape[2:]) == tuple(size):
+        return images
+    parts = [
+        F.interpolate(part.float(), tuple(size), mode="bilinear", antialias=True).round().clamp(0, 255).to(torch.uint8)
+        for part in images.split(AT_ONCE)
+    ]
+    return torch.cat(parts)
+
+
+def _in_channels(images: Tensor, channels: int) -> Tensor:
+    """Grey images become colour ones, and transparent pixels white, where a model takes colour."""
+    given = images.shape[1]
+    if given == channels:
+        return images
+    if channels == 3 and given == 1:
+        return images.expand(-1, 3, -1, -1)
+    if given == 4 and channels in (1, 3):
+        opaque = images[:, 3:].float() / 255
+        return _in_channels((images[:, :3] * opaque + 255 * (1 - opaque)).round().to(torch.uint8), channels)
+    if channels == 1 and given == 3:
+        weights = torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
+        return (images * weights).sum(1, keepdim=True).round().to(torch.uint8)
+    raise ValueError(f"images have {given} channels: the model takes {channels}")
+
+
+class FittedImages(Images):
+    """Images that are not in memory, in the shape that a model takes."""
+
+    def __init__(self, images: Images, image_shape: Sequence[int]) -> None:
+        super().__init__(image_shape, len(images))
+        self.images = images
+
+    def read(self, row: int) -> NDArray[np.uint8]:
+        """Read one image."""
+        return fit_images(self.images[row][None], self.image_shape)[0].numpy()
+
+
+def as_images(data: Any) -> Tensor:
+    """An array or tensor of images as (n, channels, height, width), uint8; channels may come last or be left out."""
+    array = data if isinstance(data, Tensor) else torch.from_numpy(np.array(data))
+    if array.dtype == torch.bool or array.is_complex() or not array.numel():
+        raise ValueError(f"images are {array.dtype} of shape {tuple(array.shape)}: expected uint8, or from 0 to 1")
+    if array.dim() == 3:
+        array = array[:, None]
+    if array.dim() != 4:
+        raise ValueError(f"images have the shape {tuple(array.shape)}: expected (number, channels, height, width)")
+    first, last = array.shape[1] in (1, 3, 4), array.shape[3] in (1, 3, 4)
+    if first and last:
+        raise ValueError(
+            f"images have the shape {tuple(array.shape)}, which can be read in two ways: resize them first"
+        )
+    if last:
+        array = array.movedim(-1, 1)
+    if not array.is_floating_point() and array.dtype != torch.uint8:
+        if array.min() < 0 or array.max() > 255:
+            raise ValueError(f"pixels range from {array.min()} to {array.max()}: expected 0 to 255, or 0 to 1")
+        array = array.to(torch.uint8)
+    return to_uint8(array.cpu()).contiguous()
+
+
+def prediction_images(images: Any, image_shape: Sequence[int]) -> Tensor | Images:
+    """What `predict` is given, in the shape that a model takes: paths, Pillow images, arrays or tensors."""
+    channels, size, _ = image_shape
+    if isinstance(images, Images):
+        return FittedImages(images, image_shape)
+    several: Any = [images] if isinstance(images, (str, Path, Image.Image)) else images
+    if not isinstance(several, (Tensor, np.ndarray)):
+        if not isinstance(several, Iterable):
+            raise ValueError(f"images are a {type(images).__name__}: expected paths, arrays, tensors or Pillow images")
+        several = list(several)
+        if not several:
+            raise ValueError("there are no images to predict: expected at least one")
+        if all(isinstance(each, (str, Path)) for each in several):
+            return open_files(several, image_shape)
+        if all(isinstance(each, Image.Image) for each in several):
+            return torch.from_numpy(np.stack([photo_pixels(each, size, channels == 3) for each in several]))
+        several = np.stack([np.asarray(each) for each in several])
+    if several.ndim == 3 and len(several) in (1, 3, 4) and several.shape[-1] not in (1, 3, 4):
+        several = several[None]  # one image
+    return fit_images(as_images(several), image_shape)
+
+
+def open_files(files: Sequence[str | Path], image_shape: Sequence[int]) -> Photos:
+    """Image files in the shape that a model takes."""
+    channels, size, width = image_shape
+    if channels not in (1, 3) or size != width:
+        raise ValueError(f"the model takes images of the shape {tuple(image_shape)}: expected arrays, not files")
+    return Photos(files, size, colour=channels == 3)
+
+
+def look_grey(images: Tensor) -> bool:
+    """Whether images have no colour. images: (n, channels, height, width), uint8."""
+    if images.shape[1] != 3:
+        return True
+    values = images.float()
+    return bool((values - values.mean(1, keepdim=True)).abs().mean() < 1)

@@ -1,0 +1,102 @@
+"""What a model keeps about each task, and the settings that all its tasks share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hashroute.learners.hrn import HRNOptions
+from hashroute.learners.options import options_from_dict, options_to_dict
+from hashroute.recipe import Recipe, recipe_for
+
+SMALL = "small"
+"""The backbone that is built for the size of the images."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What all tasks of a model share. The first task chooses it."""
+
+    image_shape: tuple[int, ...]
+    backbone: str
+    seed: int
+    recipe: Recipe
+    options: HRNOptions = field(default_factory=HRNOptions)
+
+    @classmethod
+    def new(cls, image_shape: Sequence[int], backbone: str = SMALL, seed: int = 0) -> ModelSettings:
+        """The settings of a new model. They depend on nothing else, so that they tell nothing about the first task."""
+        recipe = recipe_for(tuple(image_shape), backbone=None if backbone == SMALL else backbone)
+        return cls(tuple(image_shape), backbone, seed, recipe)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, for JSON."""
+        return {
+            "image_shape": list(self.image_shape),
+            "backbone": self.backbone,
+            "seed": self.seed,
+            "recipe": self.recipe.to_dict(),
+            "options": options_to_dict(self.options),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ModelSettings:
+        """The settings that `to_dict` described."""
+        try:
+            shape, options = tuple(values["image_shape"]), options_from_dict(HRNOptions, values["options"])
+            return cls(shape, values["backbone"], values["seed"], Recipe.from_dict(values["recipe"]), options)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"the settings of the model are damaged ({error}): restore manifest.json") from None
+
+    def task_seed(self, task: str) -> int:
+        """The seed of all random numbers of a task. It depends on its name, and on no other task."""
+        return int.from_bytes(hashlib.sha256(f"{self.seed} {task}".encode()).digest()[:7], "big")
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What a model keeps about one task. Tensors are objects of the store, by their names."""
+
+    classes: tuple[str, ...]
+    images: int
+    """Images that it was trained on."""
+    held_out: int
+    """Images that it was measured on."""
+    accuracy: float | None
+    """Share of right answers to held-out images, the task given; None if it was imported."""
+    private: bool
+    temperature: float
+    """Divides the logits of its head, so that its probabilities are right on held-out images."""
+    task_free_temperature: float | None
+    """Divides the scores of all classes, if no task is given; None if there was no other task to tell it from."""
+    domain: str
+    """The kind of its data, by the memory of the first task of this kind."""
+    objects: dict[str, str]
+    """path: its units. head. memory: of its data. statistics: of its features, by class, if it can learn further."""
+    parent: str | None = None
+    """The path from which its path was forked."""
+    decision: dict[str, Any] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    """Digests of what it was learned from: the same images are not learned twice."""
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TaskRecord:
+        """The record that `to_dict` described."""
+        try:
+            plain: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+            }
+            record = cls(**plain)
+            if not {"path", "head", "memory"} <= set(record.objects):
+                raise TypeError("objects are missing")
+        except TypeError as error:
+            raise ValueError(f"a record of the model is damaged ({error}): run hashroute verify") from None
+        return record

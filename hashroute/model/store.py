@@ -1,0 +1,325 @@
+"""The folder of a model: objects that never change, and one manifest that says which of them count.
+
+    MODEL/manifest.json     format, settings, tasks and history
+    MODEL/objects/          tensors (.safetensors) and records (.json), each named by the SHA-256 of its content
+    MODEL/unfinished/       checkpoints of tasks that are being learned
+    MODEL/unreadable/       lists of the files that could not be read, by task
+
+A change writes new objects first and then replaces the manifest. A process that is killed leaves the model before the
+change or after it. One process writes at a time; any number of processes read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from hashroute.storage import remove_unfinished, replace_file, sync_folder
+
+FORMAT = 1
+"""The format of the folder."""
+WAIT = 0.5
+"""Seconds that a writer waits for another one to end."""
+MOST_BYTES = {".json": 2**24, ".safetensors": 2**34}
+"""Objects that are larger are not read."""
+MOST_MANIFEST = 2**28
+"""A larger manifest is not read."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One step of the history, with what `undo` needs."""
+
+    action: str
+    """learn: a task is new or was learned further. rename: it got another name."""
+    task: str
+    """The name of the task after the change."""
+    before: str | None = None
+    """learn: the record that it had before, None for a new task. rename: its old name."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The state of a model: settings, the record of each task, and what was done to get here."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    tasks: dict[str, str] = field(default_factory=dict)
+    """The object with the record of each task, by the name of the task, in the order in which they were learned."""
+    history: tuple[Change, ...] = ()
+
+    def learned(self, task: str, record: str) -> Manifest:
+        """The manifest with a task that is new or was learned further."""
+        change = Change("learn", task, self.tasks.get(task))
+        return replace(self, tasks={**self.tasks, task: record}, history=(*self.history, change))
+
+    def renamed(self, old: str, new: str) -> Manifest:
+        """The manifest with another name for a task; its history is told with the new name."""
+        changed = _renamed(self, old, new)
+        return replace(changed, history=(*changed.history, Change("rename", new, old)))
+
+    def undone(self) -> Manifest:
+        """The manifest before the last change."""
+        last, earlier = self.history[-1], replace(self, history=self.history[:-1])
+        if last.action == "rename":
+            assert last.before is not None, "a rename has an old name"
+            return _renamed(earlier, last.task, last.before)
+        tasks = {name: record for name, record in self.tasks.items() if name != last.task or last.before is not None}
+        if last.before is not None:
+            tasks[last.task] = last.before
+        return replace(earlier, tasks=tasks).trimmed()
+
+    def without(self, task: str) -> Manifest:
+        """The manifest of a model that never had a task: neither tasks nor history name it."""
+        tasks = {name: record for name, record in self.tasks.items() if name != task}
+        return replace(self, tasks=tasks, history=tuple(each for each in self.history if each.task != task)).trimmed()
+
+    def trimmed(self) -> Manifest:
+        """A model without tasks has no settings: the next task chooses them."""
+        return self if self.tasks else replace(self, settings={}, history=())
+
+    def records(self) -> set[str]:
+        """The records that count: those of tasks, and those that `undo` can bring back."""
+        earlier = {change.before for change in self.history if change.action == "learn" and change.before is not None}
+        return {*self.tasks.values(), *earlier}
+
+
+def _renamed(manifest: Manifest, old: str, new: str) -> Manifest:
+    tasks = {new if name == old else name: record for name, record in manifest.tasks.items()}
+    history = tuple(replace(each, task=new) if each.task == old else each for each in manifest.history)
+    return replace(manifest, tasks=tasks, history=history)
+
+
+class Store:
+    """The folder of a model. A folder that does not exist is a model without tasks."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.objects = self.path / "objects"
+        self.unfinished = self.path / "unfinished"
+        self.unreadable = self.path / "unreadable"
+        self._manifest = self.path / "manifest.json"
+
+    # ---------------------------------------------------------------- reading
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a model in the folder."""
+        return self._manifest.is_file()
+
+    def stamp(self) -> tuple[int, int, int] | None:
+        """Something that differs after every change; None if there is no model."""
+        try:
+            found = self._manifest.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def read(self) -> Manifest:
+        """The manifest as it is now."""
+        if not self.exists:
+            if self.path.exists() and not (self.path.is_dir() and self._is_ours()):
+                raise ValueError(f"{self.path} is not a model: expected a folder that hashroute learn made, or none")
+            return Manifest()
+        text = _bounded(self._manifest, MOST_MANIFEST)
+        try:
+            plain = json.loads(text)
+            if plain["format"] != FORMAT:
+                raise ValueError(
+                    f"{self.path} is a model of format {plain['format']}, this version reads {FORMAT}: use the version "
+                    "of hashroute that wrote it"
+                )
+            history = tuple(Change(**change) for change in plain["history"])
+            manifest = Manifest(dict(plain["settings"]), dict(plain["tasks"]), history)
+        except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError):
+            raise ValueError(f"{self._manifest} is damaged: restore it from a copy") from None
+        for name in manifest.records():
+            self._place(name)
+        return manifest
+
+    def _is_ours(self) -> bool:
+        """Whether a folder without a manifest is empty, or one that a writer has only just begun."""
+        ours = {self.objects.name, self.unfinished.name, self.unreadable.name, ".lock"}
+        return all(path.name in ours or path.name.endswith(".unfinished") for path in self.path.iterdir())
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The record with this name."""
+        path = self._place(name)
+        try:
+            record = json.loads(_bounded(path, MOST_BYTES[".json"]))
+            assert isinstance(record["objects"], dict)
+        except (ValueError, KeyError, TypeError, AssertionError):
+            raise ValueError(f"{path} is damaged: run hashroute verify, and restore it from a copy") from None
+        for each in record["objects"].values():
+            self._place(each)
+        return record  # type: ignore[no-any-return]
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors in the object with this name. The file is mapped, not copied."""
+        path = self._place(name)
+        try:
+            if path.stat().st_size > MOST_BYTES[".safetensors"]:
+                raise ValueError("it is too large")
+            return load_file(path)
+        except OSError:
+            raise
+        except Exception as error:  # safetensors has its own kinds of errors
+            raise ValueError(f"{path} is damaged ({error}): run hashroute verify") from None
+
+    def size(self, name: str) -> int:
+        """The bytes of an object."""
+        return self._place(name).stat().st_size
+
+    def _place(self, name: str) -> Path:
+        """The path of an object; an error if this is not the name of one."""
+        stem, dot, ending = str(name).partition(".")
+        if len(stem) != 64 or not set(stem) <= set("0123456789abcdef") or dot + ending not in MOST_BYTES:
+            raise ValueError(f"{self._manifest} is damaged: {str(name)[:80]!r} is not the name of an object")
+        return self.objects / name
+
+    # ---------------------------------------------------------------- writing
+
+    @contextmanager
+    def writing(self) -> Iterator[Manifest]:
+        """Hold the lock of the folder, which ends with the process; gives the manifest as it is now."""
+        self.read()  # refuse a folder of something else before anything is written
+        made = [place for place in (self.path, *self.path.parents) if not place.exists()]
+        self.objects.mkdir(parents=True, exist_ok=True)
+        for place in made:
+            sync_folder(place.parent)
+        lock = FileLock(self.path / ".lock", timeout=WAIT)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ValueError(
+                f"{self.path} is being changed by another process: wait until it has ended, then repeat the command"
+            ) from None
+        try:
+            manifest = self.read()
+            self._sweep(manifest)
+            yield manifest
+        finally:
+            lock.release()
+
+    def put_json(self, record: dict[str, Any]) -> str:
+        """Add a record; returns its name."""
+        return self._put(json.dumps(record, indent=1, sort_keys=True).encode() + b"\n", ".json")
+
+    def put_tensors(self, tensors: dict[str, Tensor]) -> str:
+        """Add tensors; returns the name of the object."""
+        plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in sorted(tensors.items())}
+        return self._put(save(plain), ".safetensors")
+
+    def _put(self, content: bytes, ending: str) -> str:
+        name = hashlib.sha256(content).hexdigest() + ending
+        path = self.objects / name
+        if not path.exists():
+            replace_file(path, lambda file: file.write_bytes(content))
+        return name
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a manifest the present one, then remove what no manifest needs any more."""
+        plain = {"format": FORMAT, **asdict(manifest)}
+        text = json.dumps(plain, indent=1) + "\n"
+        sync_folder(self.objects)
+        replace_file(self._manifest, lambda file: file.write_text(text))
+        sync_folder(self.path)
+        self._sweep(manifest)
+
+    def _sweep(self, manifest: Manifest) -> None:
+        """Remove objects that nothing refers to, and what killed processes and finished tasks left."""
+        needed = self._needed(manifest)
+        for folder in (self.path, self.objects, self.unfinished, self.unreadable):
+            remove_unfinished(folder)
+        for path in self.objects.iterdir():
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+        known = {task_key(name) for name in manifest.tasks}
+        for path in (*self.unreadable.glob("*.txt"), *self.unfinished.glob("*.pt")):
+            if (path.stem in known) != (path.suffix == ".txt"):
+                path.unlink(missing_ok=True)
+        for folder in (self.unfinished, self.unreadable):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+    def _needed(self, manifest: Manifest) -> set[str]:
+        records = manifest.records()
+        return records.union(*(self.json(name)["objects"].values() for name in records))
+
+    # ---------------------------------------------------------------- beside the model
+
+    def checkpoint(self, task: str) -> Path:
+        """The file for the checkpoint of a task that is being learned."""
+        return self.unfinished / f"{task_key(task)}.pt"
+
+    def write_checkpoint(self, task: str, write: Callable[[Path], object]) -> None:
+        """Replace the checkpoint of a task."""
+        self.unfinished.mkdir(exist_ok=True)
+        replace_file(self.checkpoint(task), write)
+
+    def remove_checkpoint(self, task: str) -> bool:
+        """Remove the checkpoint of a task; whether there was one."""
+        there = self.checkpoint(task).exists()
+        self.checkpoint(task).unlink(missing_ok=True)
+        return there
+
+    def write_unreadable(self, task: str, problems: list[str]) -> Path | None:
+        """List the files of a task that could not be read; returns the file, or None if there is nothing to list."""
+        path = self.unreadable / f"{task_key(task)}.txt"
+        if not problems:
+            path.unlink(missing_ok=True)
+            return None
+        self.unreadable.mkdir(exist_ok=True)
+        replace_file(path, lambda file: file.write_text("".join(f"{line}\n" for line in problems)))
+        return path
+
+    # ---------------------------------------------------------------- checking
+
+    def verify(self) -> list[str]:
+        """What is wrong with the folder: nothing if every object that counts is there and has its own content."""
+        try:
+            manifest = self.read()
+        except ValueError as error:
+            return [str(error)]
+        problems, names = [], set(manifest.records())
+        for record in sorted(names):
+            try:
+                names |= set(self.json(record)["objects"].values())
+            except (ValueError, OSError):  # the loop below says what is wrong with it
+                continue
+        for name in sorted(names):
+            path = self._place(name)
+            if not path.is_file():
+                problems.append(f"{path} is missing")
+            elif _digest(path) != name.partition(".")[0]:
+                problems.append(f"{path} is damaged: its content has changed")
+        return problems
+
+
+def task_key(task: str) -> str:
+    """A file name for a task, whatever its name is."""
+    return hashlib.sha256(task.encode()).hexdigest()[:32]
+
+
+def _bounded(path: Path, most: int) -> bytes:
+    """The content of a file that is not larger than a bound."""
+    if path.stat().st_size > most:
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes: expected at most {most:,}")
+    return path.read_bytes()
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for part in iter(partial(file.read, 2**20), b""):
+            digest.update(part)
+    return digest.hexdigest()

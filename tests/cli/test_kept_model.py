@@ -1,0 +1,297 @@
+"""A model that people keep, from the shell: every command is a process of its own."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kept_models import COMMAND, ENVIRONMENT, content, hashroute, succeeded, write_cifar, write_shapes
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of image files: `round`, `straight`, `grey` and `more`, each with classes inside."""
+    folder = tmp_path_factory.mktemp("images")
+    write_shapes(folder / "round", "circle", "cross")
+    write_shapes(folder / "straight", "square", "stripes", seed=1)
+    write_shapes(folder / "grey", "circle", "stripes", seed=2, colour=False)
+    write_shapes(folder / "more" / "straight", "cross", seed=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(images: Path) -> Path:
+    """A model of two tasks; not to be changed."""
+    succeeded("learn", "model", "round", "straight", "--epochs", 6, folder=images)
+    return images / "model"
+
+
+@pytest.fixture
+def copied(model: Path, tmp_path: Path) -> Path:
+    """A model of two tasks, to be changed."""
+    return Path(shutil.copytree(model, tmp_path / "model"))
+
+
+# -------------------------------------------------------------------- the story
+
+
+def test_a_story_of_weeks(tmp_path: Path) -> None:
+    """Learn three tasks in three processes, ask, add a class, forget a private task, undo, verify."""
+    first = write_cifar(tmp_path / "animals", 3, 42, count=40) or write_shapes(tmp_path / "animals", "circle", "cross")
+    write_shapes(tmp_path / "shapes", "square", "stripes", seed=1)
+    write_shapes(tmp_path / "faces", "circle", "cross", seed=4, colour=False)
+    told = succeeded("learn", "kept", first, "--epochs", 3, folder=tmp_path)
+    assert "animals: 2 classes" in told
+    assert "held-out images are right" in told
+    assert "animals: gets new units" in told
+    succeeded("learn", "kept", "shapes", "--epochs", 3, folder=tmp_path)
+    shutil.copytree(tmp_path / "kept", tmp_path / "never")
+    told = succeeded("learn", "kept", "faces", "--private", "--epochs", 3, folder=tmp_path)
+    assert "faces: resembles" in told
+
+    answers = succeeded("predict", "kept", "shapes/square", "--format", "json", "--top", 3, folder=tmp_path)
+    lines = [json.loads(line) for line in answers.splitlines()]
+    assert len(lines) == 24
+    assert {len(line["top"]) for line in lines} == {3}
+    table = succeeded("tasks", "kept", folder=tmp_path)
+    assert [name in table for name in ("animals", "shapes", "faces (private)")] == [True] * 3
+
+    for name in ("kept", "never"):
+        write_shapes(tmp_path / "later", "cross", seed=5)
+        told = succeeded("learn", name, "later", "--task", "shapes", "--epochs", 3, folder=tmp_path)
+        assert "shapes: new class cross; 3 classes" in told
+    forgotten = succeeded("forget", "kept", "faces", "--yes", folder=tmp_path)
+    assert "no other task has learned from it" in forgotten
+    compared = subprocess.run(["diff", "-r", "kept", "never"], cwd=tmp_path, capture_output=True, text=True)
+    assert (compared.returncode, compared.stdout) == (0, "")
+
+    assert "shapes is as it was" in succeeded("undo", "kept", folder=tmp_path)
+    succeeded("rename", "kept", "shapes", "signs", folder=tmp_path)
+    assert "signs" in succeeded("tasks", "kept", folder=tmp_path)
+    assert "every file is as it was written" in succeeded("verify", "kept", folder=tmp_path)
+
+
+def test_answers_of_old_tasks_are_the_same_text(copied: Path, images: Path) -> None:
+    ask = ("predict", copied, images / "round", "--task", "round", "--format", "json", "--top", 9)
+    before = succeeded(*ask, folder=images)
+    succeeded("learn", copied, images / "grey", "--epochs", 2, folder=images)
+    succeeded("learn", copied, images / "more" / "straight", "--epochs", 2, folder=images)
+    answers = [json.loads(line) for line in succeeded(*ask, folder=images).splitlines()]
+    for line, old in zip(answers, map(json.loads, before.splitlines()), strict=True):
+        assert {**line, "familiar": None} == {**old, "familiar": None}
+
+
+# -------------------------------------------------------------------- predict
+
+
+def test_predict_takes_files_folders_and_a_list(model: Path, images: Path) -> None:
+    files = sorted((images / "round" / "circle").iterdir())[:3]
+    one = succeeded("predict", model, *files, "--format", "csv", folder=images)
+    rows = list(csv.DictReader(io.StringIO(one)))
+    assert [row["image"] for row in rows] == list(map(str, files))
+    assert all(row["class"] in ("circle", "cross", "square", "stripes") for row in rows)
+    listed = succeeded("predict", model, "-", "--format", "csv", folder=images, input="\n".join(map(str, files)))
+    assert listed == one
+    folder = succeeded("predict", model, images / "round", "--format", "csv", folder=images)
+    assert len(folder.splitlines()) == 1 + 48
+
+
+def test_a_table_is_whole_in_a_pipe(model: Path, images: Path) -> None:
+    told = succeeded("predict", model, "round/circle/0.png", folder=images)
+    assert "round/circle/0.png" in told
+    assert " %" in told
+
+
+def test_files_that_cannot_be_read_are_named_and_the_others_answered(model: Path, images: Path, tmp_path: Path) -> None:
+    shutil.copy(images / "round" / "circle" / "0.png", tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"bad")
+    done = hashroute("predict", model, tmp_path, "--format", "csv", folder=images)
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr.count("\n") == 1
+    assert "bad.png cannot be read" in done.stderr
+
+
+# -------------------------------------------------------------------- interruptions
+
+
+def started(*arguments: object, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_a_checkpoint(folder: Path, process: subprocess.Popen[str]) -> None:
+    while not list(folder.glob("unfinished/*.pt")):
+        assert process.poll() is None, "it ended before it could be stopped: give it more to do"
+        time.sleep(0.005)
+
+
+def kill_often(model: Path, images: Path, times: int, random: Random) -> None:
+    """Learn a task with many kills in between; each time, the model is the one before and is whole."""
+    before = succeeded("tasks", model, folder=images)
+    for _ in range(times):
+        process = started("learn", model, images / "grey", "--epochs", 400, folder=images)
+        try:
+            wait_for_a_checkpoint(model, process)
+            time.sleep(random.uniform(0, 0.3))
+        finally:
+            process.kill()
+            process.communicate()
+        assert before.strip() in succeeded("tasks", model, folder=images)
+        assert "every file is as it was written" in succeeded("verify", model, folder=images)
+
+
+def test_a_killed_lesson_continues_and_ends_in_the_same_model(copied: Path, images: Path, tmp_path: Path) -> None:
+    whole = Path(shutil.copytree(copied, tmp_path / "whole"))
+    succeeded("learn", whole, images / "grey", "--epochs", 400, folder=images)
+    kill_often(copied, images, 2, Random(0))
+    told = succeeded("learn", copied, images / "grey", "--epochs", 400, folder=images)
+    assert "continued after" in told
+    assert content(copied) == content(whole)
+    told = succeeded("learn", copied, images / "grey", "--epochs", 400, folder=images)
+    assert "learned before" in told
+    assert content(copied) == content(whole)
+
+
+@pytest.mark.slow
+def test_a_lesson_killed_fifty_times_ends_in_the_same_model(copied: Path, images: Path, tmp_path: Path) -> None:
+    whole = Path(shutil.copytree(copied, tmp_path / "whole"))
+    succeeded("learn", whole, images / "grey", "--epochs", 400, folder=images)
+    random = Random(1)
+    for _ in range(50):  # at any moment, the start of the program and the end of the lesson included
+        process = started("learn", copied, images / "grey", "--epochs", 400, folder=images)
+        try:
+            process.wait(random.uniform(0.5, 6))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.communicate()
+        assert "every file is as it was written" in succeeded("verify", copied, folder=images)
+    succeeded("learn", copied, images / "grey", "--epochs", 400, folder=images)
+    assert content(copied) == content(whole)
+
+
+def test_ctrl_c_is_one_line_with_the_command_that_continues(copied: Path, images: Path) -> None:
+    before = content(copied)
+    process = started("learn", copied, images / "grey", "--epochs", 2000, folder=images)
+    wait_for_a_checkpoint(copied, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.startswith("hashroute: stopped; every finished epoch is kept: continue with hashroute learn ")
+    assert errors.count("\n") == 1
+    assert "1 unfinished" in succeeded("tasks", copied, folder=images)
+    succeeded("forget", copied, "grey", "--yes", folder=images)
+    assert content(copied) == before
+
+
+def test_a_second_writer_is_told_so_and_readers_are_not_disturbed(copied: Path, images: Path) -> None:
+    process = started("learn", copied, images / "grey", "--epochs", 2000, folder=images)
+    try:
+        wait_for_a_checkpoint(copied, process)
+        second = hashroute("rename", copied, "round", "other", folder=images)
+        assert second.returncode == 2
+        assert "is being changed by another process" in second.stderr
+        assert second.stderr.count("\n") == 1
+        assert "round" in succeeded("predict", copied, "round/circle/0.png", "--task", "round", folder=images)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_lost(copied: Path, images: Path) -> None:
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+
+    before = content(copied)
+    done = hashroute("learn", copied, images / "grey", "--epochs", 1, folder=images, preexec_fn=limit)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "File too large" in done.stderr
+    assert succeeded("verify", copied, folder=images)
+    assert {name: text for name, text in content(copied).items() if name in before} == before
+
+
+def test_a_read_only_model_answers(copied: Path, images: Path) -> None:
+    for path in (copied, copied / "objects", *copied.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    assert "round/circle/0.png" in succeeded("predict", copied, "round/circle/0.png", folder=images)
+    if os.geteuid() != 0:
+        done = hashroute("undo", copied, folder=images)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    for path in (copied, copied / "objects"):
+        path.chmod(0o755)
+
+
+# -------------------------------------------------------------------- wrong input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("learn", "{model}"), "nothing to learn"),
+        (("learn", "{model}", "nowhere"), "nowhere does not exist"),
+        (("learn", "{model}", "round", "straight", "--task", "x"), "--task names one task"),
+        (("learn", "{model}", "round", "--epochs", "0"), "--epochs is 0"),
+        (("learn", "{model}", "round", "--size", "64"), "16 pixels"),
+        (("learn", "new", "round", "--size", "3"), "size is 3"),
+        (("learn", "new", "round", "--backbone", "vast"), "there is no backbone 'vast'"),
+        (("learn", "new", "round", "--private"), "private"),
+        (("learn", "round", "straight"), "is not a model"),
+        (("predict", "nowhere", "a.png"), "there is no model nowhere"),
+        (("predict", "{model}", "round", "--task", "birds"), "expected round, straight"),
+        (("predict", "{model}", "round", "--top", "0"), "--top is 0"),
+        (("predict", "{model}"), "no images were given"),
+        (("tasks", "nowhere"), "there is no model"),
+        (("undo", "nowhere"), "there is no model"),
+        (("forget", "{model}", "birds", "--yes"), "expected round, straight"),
+        (("forget", "{model}", "round"), "add --yes"),
+        (("rename", "{model}", "birds", "x"), "expected round, straight"),
+        (("rename", "{model}", "round", "straight"), "already"),
+        (("verify", "nowhere"), "there is no model"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    arguments: tuple[str, ...],
+    told: str,
+    model: Path,
+    images: Path,
+    hashroute_command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(images)
+    before = content(model)
+    code, printed, errors = hashroute_command(*(part.format(model=model) for part in arguments))
+    assert code == 2
+    assert told in errors
+    assert errors.count("\n") == 1
+    assert "Traceback" not in printed + errors
+    assert content(model) == before
+
+
+def test_damage_is_found(copied: Path, images: Path) -> None:
+    (path, *_) = sorted((copied / "objects").glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    done = hashroute("verify", copied, folder=images)
+    assert done.returncode == 1
+    assert path.name in done.stdout
