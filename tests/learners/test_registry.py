@@ -131,3 +131,8 @@ def test_a_class_makes_a_learner() -> None:
     learner = create_learner(Frozen, (1, 8, 8), short_recipe(1))
     assert isinstance(learner, Frozen)
     assert [entry.name for entry in learner.learn(digits()).tasks] == ["0 or 1", "2 or 3"]
+
+
+@pytest.mark.parametrize("name", learner_names())
+def test_every_learner_can_be_made_for_colour_images(name: str) -> None:
+    assert create_learner(name, (3, 32, 32)).image_shape == (3, 32, 32)
