@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -37,7 +38,7 @@ class Recipe:
     """Passes over each task's training images; the last number is used for all later tasks."""
     batch_size: int
     backbone: tuple[UnitSpec, ...] | str
-    """The encoder of all learners except the hash-routed ones: its blocks, or the name of a registered backbone."""
+    """The encoder: its units, or the name of a registered backbone. hash-only and hrn-paper have encoders of their own."""
     features: int
     """Length of a hash vector, s in the paper."""
     pool: int = 0
@@ -56,6 +57,25 @@ class Recipe:
     """Mirror and shift training images where the task allows it."""
     scaling: Literal["fixed", "data set"] = "fixed"
     """fixed: scale all pixels by the same rule. data set: scale each data set to mean 0 and standard deviation 1."""
+
+    def __post_init__(self) -> None:
+        epochs: Any = self.epochs
+        if isinstance(epochs, int) or (isinstance(epochs, list) and epochs):
+            object.__setattr__(self, "epochs", (epochs,) if isinstance(epochs, int) else tuple(epochs))
+        if not self.epochs or not all(type(each) is int and each >= 1 for each in self.epochs):
+            raise ValueError(
+                f"epochs of a recipe is {epochs!r}: expected whole numbers of at least 1, one for each task"
+            )
+        for name, least in (("batch_size", 1), ("features", 1), ("pool", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} of a recipe is {value!r}: expected a whole number of at least {least}")
+        bounds = {"learning_rate": (0.0, math.inf), "weight_decay": (0.0, math.inf), "feature_scale": (0.0, math.inf)}
+        for name, (low, high) in {**bounds, "label_smoothing": (0.0, 1.0)}.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
+                expected = f"from {low:g} to below {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+                raise ValueError(f"{name} of a recipe is {value!r}: expected a number {expected}")
 
     def epochs_of(self, task: int) -> int:
         """Epochs of the task with this index."""

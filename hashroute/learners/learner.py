@@ -5,31 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from hashroute.images import Images, batches_of
+from hashroute.images import Images
 from hashroute.learners import files
-from hashroute.learners.entries import Batch, EpochLog, Familiarity, TaskEntry, TaskFree
-from hashroute.learners.inputs import check_image_shape, check_images, tasks_of
+from hashroute.learners.entries import Batch, EpochLog, Familiarity, TaskEntry
+from hashroute.learners.inputs import check_image_shape, tasks_of
 from hashroute.learners.objectives import Objective, find_objective
 from hashroute.learners.options import NoOptions
+from hashroute.learners.prediction import Predictor
 from hashroute.learners.progress import progress_bar
-from hashroute.learners.randomness import RandomStream, isolated_rng
+from hashroute.learners.randomness import RandomStream
 from hashroute.learners.trainer import Trainer, TrainingState
 from hashroute.nn.backbones import BackboneLike, find_backbone
 from hashroute.nn.units import ConvUnit
 from hashroute.recipe import Recipe
-from hashroute.tasks import Scenario, Split, Task
-
-EVALUATION_BATCH = 128
-"""Images at a time where nothing is trained. Larger batches are slower: their maps do not fit into the cache."""
-
-RECORDED_BYTES = 2**29
-"""Features of a task that are held in memory at once, at most."""
+from hashroute.tasks import Scenario, Task
 
 
 class Style(NamedTuple):
@@ -40,7 +35,7 @@ class Style(NamedTuple):
     marker: str = "o"
 
 
-class Learner(nn.Module):
+class Learner(Predictor):
     """A continual learner: `learn` tasks one after the other, then `predict`.
 
     A kind of learner overrides `new_encoder`, or some of the hooks `before_task`, `on_train_start`, `loss`,
@@ -163,23 +158,10 @@ class Learner(nn.Module):
         """More weights that these tasks train, but without weight decay."""
         yield from ()
 
-    def features(self, images: Tensor, task: TaskEntry) -> Tensor:  # noqa: ARG002
-        """Features of normalised images, for the head of a task."""
-        features: Tensor = self.encoder(images)
-        return features
-
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss of a batch, and the outputs of the head."""
         outputs = self.heads[batch.task.index](self.features(batch.images, batch.task))
         return self.objective.loss(outputs, batch.targets), outputs
-
-    def feature_key(self, task: TaskEntry) -> Any:
-        """Tasks with the same key have the same features for the same image."""
-        return self.pixel_statistics(task)
-
-    def task_prior(self, images: Tensor | Images) -> Tensor:
-        """(n, tasks) evidence for each task before its head is asked; minus infinity rules a task out."""
-        return torch.zeros(len(images), len(self.tasks), dtype=self._place.dtype, device=self.device)
 
     def paths(self, images: Tensor | Images, task: TaskEntry) -> Tensor | None:  # noqa: ARG002
         """(n, levels) the units that images go through, for learners that route images."""
@@ -237,179 +219,6 @@ class Learner(nn.Module):
         """Give up the task that is being learned. Weights that all tasks share keep what was learned so far."""
         Trainer(self).abort()
 
-    # ---------------------------------------------------------------- prediction
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        return self._place.device
-
-    def find_task(self, task: int | str | TaskEntry) -> TaskEntry:
-        """The entry of a task that was learned, from its name or index."""
-        for entry in self.tasks:
-            if task is entry or (isinstance(task, str) and task == entry.name):
-                return entry
-        if isinstance(task, int) and not isinstance(task, bool) and 0 <= task < len(self.tasks):
-            return self.tasks[task]
-        names = [entry.name for entry in self.tasks]
-        given = task.name if isinstance(task, TaskEntry) else task
-        raise ValueError(
-            f"there is no task {given!r}: expected {', '.join(names) or 'none, because nothing was learned yet'}"
-        )
-
-    def pixel_statistics(self, task: TaskEntry) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation, channel by channel, by which the pixels of a task are normalised."""
-        if self.recipe.scaling == "data set" and task.mean is not None and task.std is not None:
-            return task.mean, task.std
-        return (0.5,), (0.25,)
-
-    def normalise(self, images: Tensor, task: TaskEntry) -> Tensor:
-        """Pixels, uint8 or from 0 to 1, as the encoder takes them."""
-        mean, std = (self._place.new_tensor(part).view(-1, 1, 1) for part in self.pixel_statistics(task))
-        whole = not images.is_floating_point()
-        images = images.to(self.device, self._place.dtype)
-        if whole:
-            images = images / 255
-        images = (images - mean) / std
-        if self.backbone.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        return images
-
-    @torch.no_grad()
-    def feature_count(self) -> int:
-        """How many features the encoder gives to the head of the last task."""
-        self.eval()
-        return self.features(self._place.new_zeros(1, *self.image_shape), self.tasks[-1]).shape[1]
-
-    @torch.no_grad()
-    def encode(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor:
-        """(n, features) features of images, uint8 or from 0 to 1.
-
-        Without a task, each image is encoded for the task that `predict` assigns it to.
-        """
-        self._check_learned()
-        if task is None and len({self.feature_key(entry) for entry in self.tasks}) > 1:
-            found = self.predict(images).tasks
-            features = torch.zeros(len(images), self.feature_count(), dtype=self._place.dtype, device=self.device)
-            for index in found.unique().tolist():
-                rows = (found == index).nonzero()[:, 0]
-                features[rows] = self.encode(_rows(images, rows), index)
-            return features
-        entry = self.tasks[0] if task is None else self.find_task(task)
-        self._rest()
-        return torch.cat([self.features(self.normalise(part, entry), entry) for part in self._parts(images)])
-
-    @torch.no_grad()
-    def logits(self, images: Tensor | Images, task: int | str | TaskEntry) -> Tensor:
-        """(n, outputs) what the head of a task gives for images."""
-        entry, most = self.find_task(task), self._recorded_at_once()
-        rows = torch.arange(len(images)).split(most) if len(images) > most else [None]
-        parts = (images if some is None else _rows(images, some) for some in rows)
-        return torch.cat([self.heads[entry.index](self.encode(part, entry)) for part in parts])
-
-    @overload
-    def predict(self, images: Tensor | Images, task: int | str | TaskEntry) -> Tensor: ...
-
-    @overload
-    def predict(self, images: Tensor | Images, task: None = None) -> TaskFree: ...
-
-    def predict(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor | TaskFree:
-        """Labels of images of a task, given by name or index; without one, the task and the label of each image.
-
-        Without a task, the task with the highest sum of prior (`task_prior`) and confidence of its head answers.
-        """
-        if task is not None:
-            return self.logits(images, task).argmax(1)
-        prior = self._prior(images)
-        confidence = torch.full_like(prior, -torch.inf)
-        labels = torch.zeros(prior.shape, dtype=torch.int64, device=self.device)
-        for entry, rows, outputs in self._asked(images, prior):
-            confidence[rows, entry.index] = prior[rows, entry.index] + self.objective.confidence(outputs)
-            labels[rows, entry.index] = outputs.argmax(1)
-        tasks = confidence.argmax(1)
-        return TaskFree(tasks, labels.gather(1, tasks[:, None])[:, 0])
-
-    @torch.no_grad()
-    def forward(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor:
-        """Outputs of the head of a task; without one, a score for every class of every task: (n, all classes).
-
-        The highest score belongs to the class that `predict` answers.
-        """
-        if task is not None:
-            return self.logits(images, task)
-        prior = self._prior(images)
-        widths = [self.objective.outputs(entry) for entry in self.tasks]
-        scores = torch.full((len(prior), sum(widths)), -torch.inf, dtype=prior.dtype, device=prior.device)
-        for entry, rows, outputs in self._asked(images, prior):
-            best = prior[rows, entry.index] + self.objective.confidence(outputs)
-            others = outputs - outputs.amax(1, keepdim=True)
-            start = sum(widths[: entry.index])
-            scores[rows, start : start + outputs.shape[1]] = best[:, None] + others
-        return scores
-
-    def _prior(self, images: Tensor | Images) -> Tensor:
-        self._check_learned()
-        check_images(images, self.image_shape)
-        return self.task_prior(images)
-
-    @torch.no_grad()
-    def _asked(self, images: Tensor | Images, prior: Tensor) -> Iterator[tuple[TaskEntry, Tensor, Tensor]]:
-        """Each task that may answer, the rows that it is asked about, and what its head says of them."""
-        alike: dict[Any, list[TaskEntry]] = {}
-        for entry in self.tasks:
-            alike.setdefault(self.feature_key(entry), []).append(entry)
-        for entries in alike.values():
-            columns = [entry.index for entry in entries]
-            rows = prior[:, columns].isfinite().any(1).nonzero()[:, 0]
-            if len(rows):
-                features = self.encode(_rows(images, rows), entries[0])
-                for entry in entries:
-                    yield entry, rows, self.heads[entry.index](features)
-
-    @torch.no_grad()
-    def record(self, split: Split, task: TaskEntry) -> tuple[Tensor, Tensor]:
-        """Features of a split and what the objective learns from them: (n, features) and (n,).
-
-        If they would not fit into memory, evenly spaced images stand for all. The random numbers of an objective are
-        the same at each call.
-        """
-        self._rest()
-        most = self._recorded_at_once()
-        if len(split) > most:
-            split = split[torch.linspace(0, len(split) - 1, most).round().long()]
-        features, targets = [], []
-        labels = split.labels.split(EVALUATION_BATCH)
-        with isolated_rng(self.seed, self.device):
-            for images, some in zip(self._parts(split.images), labels, strict=True):
-                batch = Batch(self.normalise(images, task), some.to(self.device), task)
-                batch = self.objective.prepare(batch)
-                features.append(self.features(batch.images, task))
-                targets.append(batch.targets)
-        return torch.cat(features), torch.cat(targets)
-
-    @torch.no_grad()
-    def scores(self, split: Split, task: TaskEntry) -> Tensor:
-        """(n,) how good the answers to a split of a task are, by the objective."""
-        features, targets = self.record(split, task)
-        return self.objective.scores(self.heads[task.index](features), targets)
-
-    def _recorded_at_once(self) -> int:
-        """How many images may have their features in memory at once, about."""
-        return max(EVALUATION_BATCH, RECORDED_BYTES // (self.recipe.features * self._place.element_size()))
-
-    def _rest(self) -> None:
-        """Switch to eval mode, unless it is on already."""
-        if self.training:
-            self.eval()
-
-    def _check_learned(self) -> None:
-        if not self.tasks:
-            raise ValueError("this learner has learned no task yet: call learn(task) first")
-
-    def _parts(self, images: Tensor | Images) -> Iterator[Tensor]:
-        check_images(images, self.image_shape)
-        return batches_of(images, EVALUATION_BATCH)
-
     # ---------------------------------------------------------------- storage
 
     def parameter_counts(self) -> dict[str, int]:
@@ -444,11 +253,6 @@ class Learner(nn.Module):
         if self.training_state is not None:
             raise ValueError(f"{self.name} is learning a task: let learn() end, or call abort(), then save")
         files.write_model(Path(folder), files.describe(self), files.state_of(self))
-
-
-def _rows(images: Tensor | Images, rows: Tensor) -> Tensor | Images:
-    """Some images; those that are not in memory are not read."""
-    return images[rows.to(images.device)] if isinstance(images, Tensor) else images.take(rows.cpu())
 
 
 def count_weights(module: nn.Module) -> int:

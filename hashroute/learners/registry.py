@@ -82,10 +82,10 @@ def learner_summaries() -> dict[str, str]:
 
 def find_learner(learner: str | type[Learner]) -> type[Learner]:
     """The kind of learner with this name; a class is returned as it is."""
-    if isinstance(learner, type):
+    if isinstance(learner, type) and hasattr(learner, "Options"):
         return learner
     if not isinstance(learner, str):
-        raise ValueError(f"the learner is of type {type(learner).__name__}: expected a name, or a class")
+        raise ValueError(f"the learner is {learner!r}: expected a name, or a subclass of Learner")
     if learner in BUILT_IN:
         importlib.import_module(BUILT_IN[learner].module)
     if learner not in LEARNERS:
@@ -124,6 +124,10 @@ def create_learner(
 
     kind = find_learner(name)
     shape = check_image_shape(image_shape)
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise ValueError(f"recipe is {recipe!r}: expected a Recipe, such as recipe_for(image_shape), or none")
+    if type(seed) is not int:
+        raise ValueError(f"seed is {seed!r}: expected a whole number")
     own = {each.name for each in fields(kind.Options)}
     common = {each.name for each in fields(Recipe)} - own
     if unknown := options.keys() - own - common:
@@ -133,8 +137,6 @@ def create_learner(
             f"{', '.join(sorted(common - {'backbone'}))}"
         )
     changes = {name: options.pop(name) for name in list(options) if name in common}
-    if isinstance(changes.get("epochs"), int):
-        changes["epochs"] = (changes["epochs"],)
     recipe = recipe or recipe_for(shape, backbone=None if isinstance(backbone, nn.Module) else backbone)
     return kind(
         shape,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from hashroute import Learner, Task, create_learner
+from hashroute.learners.entries import TaskEntry
 from hashroute.recipe import recipe_for
 from hashroute.tasks import Split
 from support import digits, learned, short_recipe
@@ -130,3 +133,30 @@ def test_images_may_be_bytes_or_numbers_from_0_to_1() -> None:
     expected = learner.logits(images, 0)
     for given in (images / 255, images.long(), images.double() / 255):
         torch.testing.assert_close(learner.logits(given, 0), expected)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"batch_size": 0}, "batch_size of a recipe is 0: expected a whole number of at least 1"),
+        ({"epochs": 0}, "epochs of a recipe is 0: expected whole numbers of at least 1, one for each task"),
+        ({"epochs": "5"}, "epochs of a recipe is '5': expected whole numbers of at least 1, one for each task"),
+        ({"learning_rate": "x"}, "learning_rate of a recipe is 'x': expected a number of at least 0"),
+        ({"label_smoothing": 2}, "label_smoothing of a recipe is 2: expected a number from 0 to below 1"),
+        ({"features": 0}, "features of a recipe is 0: expected a whole number of at least 1"),
+        ({"seed": "x"}, "seed is 'x': expected a whole number"),
+        ({"recipe": "paper"}, "recipe is 'paper': expected a Recipe, such as recipe_for(image_shape), or none"),
+    ],
+)
+def test_wrong_settings_are_one_line(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
+        create_learner("vc", (1, 8, 8), **wrong)
+
+
+def test_large_images_come_in_small_batches_where_nothing_is_trained() -> None:
+    sizes = []
+    learner = create_learner("vc", (3, 224, 224), backbone=nn.Sequential(nn.Conv2d(3, 4, 16, 16)))
+    learner.add_task(TaskEntry(0, "one", ("a", "b")))
+    learner.encoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    learner.predict(torch.zeros(30, 3, 224, 224, dtype=torch.uint8), 0)
+    assert sizes == [10, 10, 10]
