@@ -38,7 +38,7 @@ class Recipe:
     """Passes over each task's training images; the last number is used for all later tasks."""
     batch_size: int
     backbone: tuple[UnitSpec, ...] | str
-    """The encoder: its units, or the name of a registered backbone. hash-only and hrn-paper have encoders of their own."""
+    """The encoder: its units, or a registered name. hash-only and hrn-paper have encoders of their own."""
     features: int
     """Length of a hash vector, s in the paper."""
     pool: int = 0
