@@ -68,6 +68,9 @@ def train(network: HashRoutedNetwork, steps: int = 20, seed: int = 0, optimizer:
 
 # ------------------------------------------------------------------------ learners
 
+QUICK: dict[str, dict[str, Any]] = {"ewc": {"samples": 60}}
+"""Options with which a learner takes less time."""
+
 
 @cache
 def digits(tasks: int = 2, share: float = 1.0) -> Scenario:
@@ -80,6 +83,11 @@ def short_recipe(epochs: int = 2, **changes: Any) -> Recipe:
     return replace(recipe_for((1, 8, 8), classes=2), epochs=(epochs,), **changes)
 
 
+def fresh(name: str = "hrn", epochs: int = 2, **options: Any) -> Any:
+    """A learner for `digits` that has learned nothing yet, with options that make it quick."""
+    return create_learner(name, (1, 8, 8), short_recipe(epochs), **QUICK.get(name, {}) | options)
+
+
 def learned(name: str, tasks: int = 2, epochs: int = 2, **options: Any) -> Any:
     """A learner after the first tasks of `digits`: a copy of one that is trained once."""
     return copy.deepcopy(_learned(name, tasks, epochs, **options))
@@ -87,7 +95,7 @@ def learned(name: str, tasks: int = 2, epochs: int = 2, **options: Any) -> Any:
 
 @cache
 def _learned(name: str, tasks: int, epochs: int, **options: Any) -> Learner:
-    learner = create_learner(name, (1, 8, 8), short_recipe(epochs), **options)
+    learner = fresh(name, epochs, **options)
     for task in digits(tasks).tasks:
         learner.learn(task)
     return learner

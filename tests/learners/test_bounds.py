@@ -12,11 +12,7 @@ from hashroute import UnitSpec, create_learner
 from hashroute.learners.hrn import HRN, HRNOptions
 from hashroute.learners.trainer import Trainer
 from hashroute.recipe import recipe_for
-from support import Grower, accuracy, digits, short_recipe
-
-
-def fresh(epochs: int = 3, **options: Any) -> Any:
-    return create_learner("hrn", (1, 8, 8), short_recipe(epochs), **options)
+from support import Grower, accuracy, digits, fresh, short_recipe
 
 
 def added(learner: HRN) -> int:
@@ -31,8 +27,8 @@ def added(learner: HRN) -> int:
 @pytest.mark.parametrize("bound", ["max_units", "max_bytes"])
 def test_a_bound_on_growth_is_never_exceeded(bound: str) -> None:
     tasks = digits(3).tasks
-    most = {"max_units": 2, "max_bytes": added(fresh().learn(tasks[0]))}[bound]
-    learner = fresh(**{bound: most})
+    most = {"max_units": 2, "max_bytes": added(fresh("hrn", 3).learn(tasks[0]))}[bound]
+    learner = fresh("hrn", 3, **{bound: most})
     for task in [*tasks, replace(tasks[0], name="again")]:
         learner.learn(task)
         assert bound == "max_units" or added(learner) <= most
@@ -95,7 +91,7 @@ def test_a_bound_in_bytes_holds_for_double_precision() -> None:
 
 def test_at_the_bound_the_head_of_the_same_classes_is_taken_over() -> None:
     task = digits().tasks[0]
-    learner = fresh(max_units=2).learn(task)
+    learner = fresh("hrn", 3, max_units=2).learn(task)
     Trainer(learner).begin(replace(task, name="again"))
     ours, theirs = (learner.heads[index].state_dict() for index in (1, 0))
     assert all(ours[name].equal(theirs[name]) for name in ours)
@@ -129,7 +125,7 @@ def test_a_memory_takes_no_more_bytes_than_the_units_of_its_path() -> None:
 )
 def test_options_that_cannot_be_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        fresh(**options)
+        fresh("hrn", 3, **options)
 
 
 def test_whole_numbers_may_be_written_as_fractions() -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from hashroute import create_learner, run
+from hashroute import run
 from hashroute.learners import files, learner_names
-from support import assert_same, digits, short_recipe
+from support import assert_same, digits, fresh, short_recipe
 
 NAMES = learner_names()
-
-
-def fresh(name: str, seed: int) -> Any:
-    return create_learner(name, (1, 8, 8), short_recipe(1), seed)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,7 +23,7 @@ def test_the_global_random_state_neither_matters_nor_changes(name: str) -> None:
         np.random.seed(disturbance)
         random.seed(disturbance)
         before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-        learner = fresh(name, 3)
+        learner = fresh(name, 1, seed=3)
         learners.append(learner)
         for task in digits().tasks:
             learner.learn(task)
@@ -41,15 +36,15 @@ def test_the_global_random_state_neither_matters_nor_changes(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_are_drawn_when_a_learner_is_made(name: str) -> None:
     torch.manual_seed(0)
-    one = fresh(name, 3)
+    one = fresh(name, 1, seed=3)
     torch.rand(7)
-    assert_same(one, fresh(name, 3))
+    assert_same(one, fresh(name, 1, seed=3))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_another_seed_gives_another_learner(name: str) -> None:
     task = digits().tasks[0]
-    one, other = (fresh(name, seed).learn(task) for seed in (3, 4))
+    one, other = (fresh(name, 1, seed=seed).learn(task) for seed in (3, 4))
     assert not torch.equal(one.encode(task.test.images, 0), other.encode(task.test.images, 0))
     ours, theirs = (list(each.heads.parameters()) for each in (one, other))
     assert not any(map(torch.equal, ours, theirs))
@@ -57,7 +52,7 @@ def test_another_seed_gives_another_learner(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["vc", "hrn"])
 def test_learners_that_take_turns_do_not_disturb_each_other(name: str) -> None:
-    alone, one, other = fresh(name, 3), fresh(name, 3), fresh(name, 4)
+    alone, one, other = fresh(name, 1, seed=3), fresh(name, 1, seed=3), fresh(name, 1, seed=4)
     for task in digits().tasks:
         alone.learn(task)
     for task in digits().tasks:
@@ -68,13 +63,13 @@ def test_learners_that_take_turns_do_not_disturb_each_other(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["vc", "hrn"])
 def test_a_run_learns_what_learn_does(name: str) -> None:
-    learner = fresh(name, 5).learn(digits())
+    learner = fresh(name, 1, seed=5).learn(digits())
     _, ran = run(digits(), name, short_recipe(1), 5, options={})
     assert_same(learner, ran)
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**31, 2**62])
 def test_any_whole_number_is_a_seed(seed: int) -> None:
-    one, other = (fresh("hrn", seed) for _ in range(2))
+    one, other = (fresh("hrn", 1, seed=seed) for _ in range(2))
     assert_same(one, other)
     assert files.describe(one)["seed"] == seed

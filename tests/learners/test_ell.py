@@ -14,12 +14,12 @@ from torch.func import functional_call
 from hashroute import create_learner
 from hashroute.learners.entries import Batch
 from hashroute.learners.trainer import Trainer
-from support import digits, learned, short_recipe
+from support import digits, fresh, learned, short_recipe
 
 
 def test_old_heads_train_through_distillation_only() -> None:
     def heads(**options: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        learner = create_learner("ell", (1, 8, 8), short_recipe(), **options).learn(digits().tasks[0])
+        learner = fresh("ell", **options).learn(digits().tasks[0])
         before = {name: weight.clone() for name, weight in learner.heads[0].state_dict().items()}
         learner.learn(digits().tasks[1])
         return before, learner.heads[0].state_dict()
@@ -69,7 +69,7 @@ def test_autoencoders_are_under_complete_and_only_their_encoders_are_kept() -> N
 
 
 def test_a_code_as_large_as_the_features_is_refused_before_anything_is_trained() -> None:
-    learner = create_learner("ell", (1, 8, 8), short_recipe(), code_size=128)
+    learner = fresh("ell", code_size=128)
     epochs: list[Any] = []
     with pytest.raises(ValueError, match="code_size of ell is 128: expected fewer than the 128 features"):
         learner.learn(digits().tasks[0], on_epoch=epochs.append)

@@ -8,13 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hashroute import Task, create_learner
+from hashroute import Task
 from hashroute.learners.entries import TaskEntry
-from support import digits, short_recipe
-
-
-def fresh(**options: Any) -> Any:
-    return create_learner("ewc", (1, 8, 8), short_recipe(), **options)
+from support import digits, fresh
 
 
 def entry(task: Task, index: int = 0) -> TaskEntry:
@@ -40,7 +36,7 @@ def looped_fisher(learner: Any, task: TaskEntry, rows: list[int], empirical: boo
 @pytest.mark.parametrize("empirical", [False, True])
 def test_fisher_information_equals_a_loop_over_samples(empirical: bool) -> None:
     task = digits().tasks[0]
-    learner = fresh(empirical=empirical, samples=20).learn(task)
+    learner = fresh("ewc", empirical=empirical, samples=20).learn(task)
     rows = torch.linspace(0, len(task.train) - 1, 20).round().long().tolist()
     expected = looped_fisher(learner, entry(task), rows, empirical)
     for name, fisher in learner.fisher(entry(task), chunk=7).items():
@@ -49,7 +45,7 @@ def test_fisher_information_equals_a_loop_over_samples(empirical: bool) -> None:
 
 
 def test_one_quadratic_stands_for_the_penalties_of_all_tasks() -> None:
-    learner = fresh(weight=50.0, samples=100)
+    learner = fresh("ewc", weight=50.0, samples=100)
     penalties = []
     for index, task in enumerate(digits(3).tasks):
         learner.learn(task)
@@ -75,7 +71,7 @@ def test_one_quadratic_stands_for_the_penalties_of_all_tasks() -> None:
 
 def test_online_ewc_keeps_the_latest_weights_and_a_decayed_sum() -> None:
     first, second = digits().tasks
-    learner = fresh(online=True, decay=0.5, samples=100).learn(first)
+    learner = fresh("ewc", online=True, decay=0.5, samples=100).learn(first)
     before = {name: tensor.clone() for name, tensor in learner.kept.items()}
     learner.learn(second)
     fisher = learner.fisher(entry(second, 1))
@@ -86,7 +82,7 @@ def test_online_ewc_keeps_the_latest_weights_and_a_decayed_sum() -> None:
 
 def test_a_heavy_penalty_holds_the_weights_that_matter() -> None:
     def moved(weight: float) -> float:
-        learner = fresh(weight=weight).learn(digits().tasks[0])
+        learner = fresh("ewc", weight=weight).learn(digits().tasks[0])
         kept = {name: tensor.clone() for name, tensor in learner.kept.items()}
         learner.learn(digits().tasks[1])
         return sum(

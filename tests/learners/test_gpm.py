@@ -10,15 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hashroute import create_learner
 from hashroute.learners.gpm import extend_basis
 from hashroute.nn.backbones import layers_of
-from support import digits, learned, short_recipe
-
-
-def fresh(**options: Any) -> Any:
-    return create_learner("gpm", (1, 8, 8), short_recipe(), **options)
-
+from support import digits, fresh, learned
 
 OWN = nn.Sequential(
     nn.Sequential(nn.Conv2d(1, 6, 3, padding="same", padding_mode="circular"), nn.GroupNorm(2, 6), nn.ReLU()),
@@ -34,7 +28,7 @@ def weights_of(layer: Any) -> Tensor:
 
 @pytest.mark.parametrize("backbone", ["small", OWN], ids=["small", "own"])
 def test_updates_are_orthogonal_to_what_old_tasks_put_in(backbone: Any) -> None:
-    learner = fresh(threshold=0.95, backbone=backbone).learn(digits().tasks[0])
+    learner = fresh("gpm", threshold=0.95, backbone=backbone).learn(digits().tasks[0])
     bases = {name: basis.clone() for name, basis in learner.kept.items()}
     before = [weights_of(layer) for layer in layers_of(learner.encoder)]
     norms = [(norm, [weight.clone() for weight in norm.parameters()]) for norm in learner.modules() if is_norm(norm)]
@@ -56,7 +50,7 @@ def is_norm(module: nn.Module) -> bool:
 
 @pytest.mark.parametrize("backbone", ["small", OWN], ids=["small", "own"])
 def test_everything_protected_means_nothing_forgotten(backbone: Any) -> None:
-    learner = fresh(threshold=1.0, backbone=backbone).learn(digits().tasks[0])
+    learner = fresh("gpm", threshold=1.0, backbone=backbone).learn(digits().tasks[0])
     images = digits().tasks[0].train.images[:50]
     before = learner.logits(images, 0)
     learner.learn(digits().tasks[1])

@@ -20,11 +20,7 @@ from hashroute.learners.hrn import HRN, HRNOptions
 from hashroute.learners.trainer import Trainer
 from hashroute.nn.gaussian import GaussianMemories
 from hashroute.tasks import Split
-from support import Grower, assert_same, digits, learned, short_recipe
-
-
-def fresh(epochs: int = 3, **options: Any) -> Any:
-    return create_learner("hrn", (1, 8, 8), short_recipe(epochs), **options)
+from support import Grower, assert_same, digits, fresh, learned, short_recipe
 
 
 def two_paths() -> Any:
@@ -65,7 +61,7 @@ def test_nothing_is_forgotten_bit_for_bit(rank: int) -> None:
 def test_nothing_is_forgotten_where_paths_are_reused() -> None:
     first, second, third = digits(3).tasks
     tasks = [first, second, replace(first, name="again"), third]
-    learner = fresh(max_units=4)
+    learner = fresh("hrn", 3, max_units=4)
     learn_and_forget_nothing(learner, tasks)
     assert len(set(paths(learner))) < len(tasks), "no path is reused"
 
@@ -93,7 +89,7 @@ def test_a_saved_forest_grows_on_as_if_it_had_never_been_saved(rank: int, tmp_pa
 
 def test_growth_is_earned_and_the_same_task_twice_adds_nothing() -> None:
     task = digits(1).tasks[0]
-    learner = fresh().learn(task).learn(replace(task, name="again"))
+    learner = fresh("hrn", 3).learn(task).learn(replace(task, name="again"))
     assert (len(learner.encoder), paths(learner), len(learner.memories)) == (1, [0, 0], 1)
     decision = learner.decisions[1]
     assert (decision.action, decision.looks_like, decision.parent) == ("reuse", "0 or 1", "0 or 1")
@@ -104,8 +100,8 @@ def test_growth_is_earned_and_the_same_task_twice_adds_nothing() -> None:
 
 def test_a_fork_that_gains_enough_stays() -> None:
     generator = torch.Generator().manual_seed(0)
-    images = (torch.rand(3000, 1, 8, 8, generator=generator) * 255).to(torch.uint8)
-    first = Task.from_data("first", (images, torch.arange(3000) % 2), (images[:50], torch.arange(50) % 2))
+    images = (torch.rand(1500, 1, 8, 8, generator=generator) * 255).to(torch.uint8)
+    first = Task.from_data("first", (images, torch.arange(1500) % 2), (images[:50], torch.arange(50) % 2))
     differ = (images[:, 0, :, 1:].int() - images[:, 0, :, :-1].int()).abs().float().mean((1, 2))
     labels = (differ > differ.median()).long()
     second = Task.from_data("second", (images, labels), (images[:50], labels[:50]), ["smooth", "rough"])
@@ -145,7 +141,7 @@ def test_what_a_fork_must_gain(gained: int, lost: int, new: bool, known: bool) -
 
 
 def test_a_decision_says_what_was_tried() -> None:
-    first, *others = fresh().learn(digits(3)).decisions
+    first, *others = fresh("hrn", 3).learn(digits(3)).decisions
     assert (first.tried, first.forked_from, first.reused) == ({}, None, None)
     for decision in others:
         assert decision.reused == max(decision.tried.values())
@@ -177,7 +173,7 @@ def test_a_fork_starts_with_a_new_head_or_with_one_that_knows_its_classes() -> N
 
 def test_a_head_goes_on_from_the_latest_one_of_its_classes() -> None:
     first, other = digits().tasks
-    learner = fresh(max_units=2).learn(first)
+    learner = fresh("hrn", 3, max_units=2).learn(first)
     learner.learn(replace(first, name="again", train=first.part(0.5).train))
     assert paths(learner) == [0, 0]
     assert not torch.equal(*(next(learner.heads[index].parameters()) for index in (0, 1)))
@@ -226,7 +222,7 @@ def test_so_many_images_are_looked_at_and_remembered_and_heads_are_trained_as_lo
 
 
 def test_which_paths_may_be_forked() -> None:
-    learner = fresh()
+    learner = fresh("hrn", 3)
     for _ in range(4):
         learner.encoder.grow()
     recent = {3: "the most recent units"}

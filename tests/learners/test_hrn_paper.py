@@ -10,11 +10,11 @@ from hashroute import create_learner, load_learner
 from hashroute.learners.trainer import Trainer
 from hashroute.scenarios import find_scenario
 from hashroute.training.run import learner_options
-from support import assert_same, digits, learned, short_recipe
+from support import assert_same, digits, fresh, learned
 
 
 def test_units_are_added_before_the_tasks_that_ask_for_them(tmp_path: Any) -> None:
-    learner: Any = create_learner("hrn-paper", (1, 8, 8), short_recipe(1), units_added=(0, 2, 1))
+    learner: Any = fresh("hrn-paper", 1, units_added=(0, 2, 1))
     specs = [unit.spec for unit in learner.encoder.units]
     counts = []
     for task in digits(4).tasks:
@@ -28,7 +28,7 @@ def test_units_are_added_before_the_tasks_that_ask_for_them(tmp_path: Any) -> No
 
 def test_units_are_added_once_though_a_task_is_given_up() -> None:
     first, second, third = digits(3).tasks
-    learner: Any = create_learner("hrn-paper", (1, 8, 8), short_recipe(1), units_added=(0, 2)).learn(first)
+    learner: Any = fresh("hrn-paper", 1, units_added=(0, 2)).learn(first)
     Trainer(learner).begin(second)
     learner.abort()
     learner.learn(third)

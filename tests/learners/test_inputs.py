@@ -16,7 +16,7 @@ from hashroute import Learner, Task, create_learner
 from hashroute.learners.entries import TaskEntry
 from hashroute.recipe import recipe_for
 from hashroute.tasks import Split
-from support import digits, learned, short_recipe
+from support import digits, fresh, learned
 
 TASK = digits(1).tasks[0]
 IMAGES, LABELS = TASK.train.images, TASK.train.labels
@@ -120,7 +120,7 @@ def test_a_task_that_is_not_there_is_named(task: Any) -> None:
 
 
 def test_nothing_is_asked_before_a_task_is_learned() -> None:
-    learner = create_learner("vc", (1, 8, 8), short_recipe())
+    learner = fresh("vc")
     for ask in ("predict", "encode", "forward"):
         with pytest.raises(ValueError, match=r"this learner has learned no task yet: call learn\(task\) first"):
             ASK[ask](learner, TASK.test.images)

@@ -15,7 +15,7 @@ from torch import Tensor
 from hashroute import Learner, create_learner
 from hashroute.learners import files, learner_names
 from hashroute.learners.trainer import Trainer
-from support import assert_same, digits, learned, short_recipe
+from support import assert_same, digits, fresh, learned
 
 NAMES = learner_names()
 COPIES: dict[str, Callable[[Any], Any]] = {
@@ -114,11 +114,11 @@ def test_a_copy_is_the_same_and_learns_the_same(name: str, way: str) -> None:
     for each in (learner, other):
         each.learn(digits(3).tasks[2])
     assert_same(learner, other)
-    fresh = create_learner(name, (1, 8, 8), short_recipe(1))
-    copied = COPIES[way](fresh)
-    for each in (fresh, copied):
+    new = fresh(name, 1)
+    copied = COPIES[way](new)
+    for each in (new, copied):
         each.learn(digits().tasks[0])
-    assert_same(fresh, copied)
+    assert_same(new, copied)
 
 
 @pytest.mark.parametrize("way", COPIES)
@@ -156,7 +156,7 @@ def test_nothing_of_a_task_is_left_when_it_is_learned_but_what_is_kept(name: str
 
 @pytest.mark.parametrize("name", ["hash-only", "separate", "hrn"])
 def test_some_forget_exactly_nothing(name: str) -> None:
-    learner = create_learner(name, (1, 8, 8), short_recipe())
+    learner = fresh(name)
     before: list[Tensor] = []
     for task in digits(3).tasks:
         learner.learn(task)

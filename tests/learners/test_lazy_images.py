@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hashroute import Scenario, Task, create_learner
+from hashroute import Scenario, Task
 from hashroute.images import Images
 from hashroute.learners import learner_names
 from hashroute.tasks import Split
-from support import assert_same, digits, short_recipe
+from support import assert_same, digits, fresh
 
 
 class Stored(Images):
@@ -48,9 +48,9 @@ def readers() -> list[threading.Thread]:
 @pytest.mark.parametrize("name", learner_names())
 def test_images_that_are_read_give_the_same_learner(name: str) -> None:
     scenario = digits()
-    here = create_learner(name, (1, 8, 8), short_recipe()).learn(scenario)
+    here = fresh(name).learn(scenario)
     files = Scenario("files", tuple(map(lazy, scenario.tasks)))
-    there = create_learner(name, (1, 8, 8), short_recipe()).learn(files)
+    there = fresh(name).learn(files)
     assert_same(here, there)
     for index, (task, read) in enumerate(zip(scenario.tasks, files.tasks, strict=True)):
         images, lazily = task.test.images, read.test.images
@@ -65,7 +65,7 @@ def test_images_that_are_read_give_the_same_learner(name: str) -> None:
 def test_every_training_image_is_read_once_in_an_epoch() -> None:
     task = lazy(digits().tasks[0])
     images: Any = task.train.images
-    create_learner("vc", (1, 8, 8), short_recipe(3)).learn(task)
+    fresh("vc", 3).learn(task)
     assert images.reads == [3 * len(task.train)]
 
 
@@ -73,7 +73,7 @@ def test_an_image_that_cannot_be_read_ends_the_epoch_and_its_threads() -> None:
     task = lazy(digits().tasks[0])
     images: Any = task.train.images
     images.broken = 100
-    learner = create_learner("vc", (1, 8, 8), short_recipe())
+    learner = fresh("vc")
     with pytest.raises(OSError, match="image 100 cannot be read"):
         learner.learn(task)
     assert not readers()
@@ -82,7 +82,7 @@ def test_an_image_that_cannot_be_read_ends_the_epoch_and_its_threads() -> None:
 
 
 def test_an_interrupted_epoch_ends_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, learner = lazy(digits().tasks[0]), create_learner("vc", (1, 8, 8), short_recipe())
+    task, learner = lazy(digits().tasks[0]), fresh("vc")
 
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -22,7 +22,7 @@ from hashroute.learners.objectives import (
     register_objective,
 )
 from hashroute.learners.trainer import Trainer
-from support import assert_same, digits, short_recipe
+from support import assert_same, digits, fresh, short_recipe
 
 
 class Rotation(Objective):
@@ -165,7 +165,7 @@ def test_mistakes_with_objectives_get_one_line(tmp_path: Path) -> None:
         create_learner("vc", (1, 8, 8), objective="poetry")
     with pytest.raises(ValueError, match="there is an objective 'rotation' already: choose another name"):
         register_objective("rotation")(Rotation)
-    learner = create_learner("vc", (1, 8, 8), short_recipe(1), objective=AllTurns).learn(digits().tasks[0])
+    learner = fresh("vc", 1, objective=AllTurns).learn(digits().tasks[0])
     with pytest.raises(ValueError, match="AllTurns has no name to save: register it with @register_objective"):
         learner.save(tmp_path)
     assert not list(tmp_path.iterdir())

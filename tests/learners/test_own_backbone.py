@@ -13,7 +13,7 @@ from torch import nn
 from hashroute import UnitSpec, create_learner, load_learner
 from hashroute.learners import learner_names
 from hashroute.nn.backbones import BACKBONES, PlainEncoder, register_backbone
-from support import assert_same, digits, short_recipe
+from support import assert_same, digits, fresh, short_recipe
 
 OPTIONS: dict[str, dict[str, Any]] = {"ell": {"code_size": 10}, "ewc": {"samples": 60}, "hrn": {"memory_features": 50}}
 """Codes must be smaller than the features, here 64 at least; and the others are quicker so."""
@@ -117,7 +117,7 @@ def test_a_name_or_specs_replace_the_backbone_of_a_recipe_and_are_saved(tmp_path
 def test_a_model_says_which_backbone_it_lacks(tmp_path: Path) -> None:
     task = digits(1, 0.2).tasks[0]
     for place, backbone in (("own", own()), ("named", "two levels")):
-        create_learner("vc", (1, 8, 8), short_recipe(1), backbone=backbone).learn(task).save(tmp_path / place)
+        fresh("vc", 1, backbone=backbone).learn(task).save(tmp_path / place)
     with pytest.raises(ValueError, match=r"^this model has a backbone of your own: give the same module with"):
         load_learner(tmp_path / "own")
     with pytest.raises(ValueError, match="it is damaged, or of another version"):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from hashroute import create_learner, load_learner
+from hashroute import load_learner
 from hashroute.learners import files, learner_names
-from support import assert_same, digits, learned, short_recipe
+from support import assert_same, digits, fresh, learned
 
 
 @pytest.mark.parametrize("name", learner_names())
@@ -24,7 +24,7 @@ def test_pixels_may_be_of_any_precision(name: str) -> None:
 @pytest.mark.parametrize("name", learner_names())
 def test_a_learner_of_double_precision_learns_and_stays_so(name: str, tmp_path: Path) -> None:
     last = digits(3).tasks[2]
-    learner = create_learner(name, (1, 8, 8), short_recipe(1)).double().learn(digits())
+    learner = fresh(name, 1).double().learn(digits())
     learner.save(tmp_path)
     again = load_learner(tmp_path)
     assert_same(learner, again)

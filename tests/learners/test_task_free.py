@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from hashroute import Scenario, Task, create_learner, load_learner
+from hashroute import Scenario, Task, load_learner
 from hashroute.learners.trainer import Trainer
 from hashroute.tasks import Split
-from support import digits, learned, short_recipe
-
-
-def fresh(name: str = "hrn", epochs: int = 3, **options: Any) -> Any:
-    return create_learner(name, (1, 8, 8), short_recipe(epochs), **options)
+from support import digits, fresh, learned
 
 
 def negative(task: Task, name: str = "negative") -> Task:
@@ -79,7 +75,7 @@ def test_logits_and_likelihoods_are_added_up(options: dict[str, float], domains:
 def test_unlike_data_finds_its_own_task() -> None:
     task = digits().tasks[0]
     both = (task, negative(task))
-    learner = fresh(epochs=6).learn(Scenario("two", both))
+    learner = fresh("hrn", 6).learn(Scenario("two", both))
     for index, each in enumerate(both):
         assert (learner.predict(each.test.images).tasks == index).double().mean() > 0.95
         known = learner.familiarity(each.test.images).mean(0)
@@ -89,7 +85,7 @@ def test_unlike_data_finds_its_own_task() -> None:
 
 def test_data_recognised_as_other_data_is_of_its_domain(tmp_path: Path) -> None:
     task = digits().tasks[0]
-    learner = fresh().learn(task).learn(negative(task)).learn(replace(task, name="again"))
+    learner = fresh("hrn", 3).learn(task).learn(negative(task)).learn(replace(task, name="again"))
     assert [entry.domain for entry in learner.entries] == [0, 1, 0]
     learner.save(tmp_path)
     again: Any = load_learner(tmp_path)
@@ -97,20 +93,20 @@ def test_data_recognised_as_other_data_is_of_its_domain(tmp_path: Path) -> None:
 
 
 def test_tasks_of_other_classes_have_memories_of_their_own() -> None:
-    learner = fresh(recognised=1e9, max_units=2).learn(digits())
+    learner = fresh("hrn", 3, recognised=1e9, max_units=2).learn(digits())
     assert learner.decisions[1].looks_like == "0 or 1"
     assert [(entry.path, entry.memory) for entry in learner.entries] == [(0, 0), (0, 1)]
 
 
 def test_the_first_task_can_be_asked_for_while_it_is_learned() -> None:
     task = digits().tasks[0]
-    learner = fresh()
+    learner = fresh("hrn", 3)
     Trainer(learner).begin(task)
     assert learner.predict(task.test.images).tasks.unique().tolist() == [0]
 
 
 def test_nothing_is_compared_before_a_task_is_learned() -> None:
-    learner, images = fresh(), digits().tasks[0].test.images
+    learner, images = fresh("hrn", 3), digits().tasks[0].test.images
     assert learner.familiarity(images).shape == (len(images), 0)
     for ask in (learner.unfamiliar, learner.distances):
         with pytest.raises(ValueError, match="hrn has learned no task yet: it has nothing to compare images with"):

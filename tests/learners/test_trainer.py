@@ -13,19 +13,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hashroute import Scenario, create_learner, load_learner
+from hashroute import create_learner, load_learner
 from hashroute.learners import learner_names
 from hashroute.learners.entries import EpochLog
 from hashroute.learners.trainer import Trainer, augment
 from hashroute.tasks import Split
-from support import accuracy, assert_same, digits, learned, on_a_terminal, short_recipe
+from support import accuracy, assert_same, digits, fresh, learned, on_a_terminal, short_recipe
 
 ONE_BY_ONE = [name for name in learner_names() if name != "joint"]
 STILL_LEARNED = r"'0 or 1' is still being learned: call learn\(\) with the same images to continue, or abort\(\)"
-
-
-def fresh(name: str = "hrn", epochs: int = 2, **options: Any) -> Any:
-    return create_learner(name, (1, 8, 8), short_recipe(epochs), **options)
 
 
 # ------------------------------------------------------------------------ learn
@@ -215,17 +211,15 @@ def test_a_diverging_learner_says_so() -> None:
 
 SCRIPT = """
 from hashroute import create_learner, load_scenario
-scenario = load_scenario("digits", 0.2)
-create_learner("vc", scenario.image_shape, epochs=2).learn(scenario.tasks[0]{})
-print("done")
+first, second = load_scenario("digits", 0.2).tasks[:2]
+create_learner("vc", (1, 8, 8), epochs=2).learn(first).learn(second, progress=False)
 """
 
 
-@pytest.mark.parametrize(("given", "shown"), [("", True), (", progress=False", False)])
-def test_a_progress_bar_is_shown_on_a_terminal(given: str, shown: bool, tmp_path: Path) -> None:
-    written = on_a_terminal([sys.executable, "-c", SCRIPT.format(given)], tmp_path)
-    assert ("vc learns 0 or 1" in written) == shown
-    assert "done" in written
+def test_a_progress_bar_is_shown_on_a_terminal_unless_it_is_not_wanted(tmp_path: Path) -> None:
+    written = on_a_terminal([sys.executable, "-c", SCRIPT], tmp_path)
+    assert "vc learns 0 or 1" in written
+    assert "vc learns 2 or 3" not in written
 
 
 def test_a_progress_bar_is_shown_elsewhere_only_on_request(capfd: pytest.CaptureFixture[str]) -> None:
@@ -274,12 +268,17 @@ def test_a_learner_trains_on_what_a_task_allows_and_on_no_other_images() -> None
     assert not torch.equal(found[0], found[2])
 
 
-def test_validation_and_test_images_are_never_trained_on() -> None:
-    task = digits().tasks[0]
-    noise = torch.randint(256, task.test.images.shape, dtype=torch.uint8)
+@pytest.mark.parametrize("name", learner_names())
+def test_test_images_are_never_looked_at(name: str) -> None:
+    noise = torch.randint(256, digits().tasks[0].test.images.shape, dtype=torch.uint8)
     blind = Split(noise, torch.zeros(len(noise), dtype=torch.int64))
-    scenario = Scenario("blind", (replace(task, test=blind), replace(digits().tasks[1], test=blind)))
-    for name in learner_names():
-        assert_same(fresh(name, 2).learn(scenario), fresh(name, 2).learn(digits()))
-    one, other = (fresh("vc").learn(replace(task, validation=each)) for each in (blind, task.validation))
-    assert_same(one, other)
+    learner = fresh(name)
+    for task in digits().tasks:
+        learner.learn(replace(task, test=blind))
+    assert_same(learner, learned(name))
+
+
+def test_validation_images_are_not_trained_on() -> None:
+    task = digits().tasks[0]
+    other = fresh("vc").learn(replace(task, validation=digits().tasks[1].validation))
+    assert_same(other, fresh("vc").learn(task))

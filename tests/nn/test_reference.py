@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -38,7 +38,7 @@ class Case:
 
     network: dict[str, Any]
     batch: int
-    steps: int = 100
+    steps: int = 60
     channels: int = 2
     seed: int = 0
     dead: bool = False
@@ -221,6 +221,12 @@ def test_a_large_batch_through_a_fresh_network(channels: str) -> None:
     assert events["replace"] > 20
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIXED)
+def test_fast_equals_reference_for_long(name: str) -> None:
+    run_both(replace(FIXED[name], steps=500))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     channels = draw(st.sampled_from(["slice", "chunk-sum"]))
@@ -246,6 +252,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(
         network,
         batch=draw(st.sampled_from([1, 1, 3, 8, 33])),
+        steps=200,
         seed=draw(st.integers(0, 1000)),
         dead=draw(st.booleans()),
     )
