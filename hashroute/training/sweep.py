@@ -44,9 +44,24 @@ class SweepRun:
     """The row of the table that it belongs to. Runs of one row differ in their seed alone."""
     learner: AnyLearner
     seed: int = 0
+    """An instance has its own seed: 0 stands for it."""
     options: dict[str, Any] = field(default_factory=dict)
+    """An instance has its own options."""
     command: str = ""
     """The command that repeats this run, to be recorded."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.learner, Learner):
+            if self.options:
+                raise ValueError(
+                    f"{self.name}: options are given with an instance of a learner: give them when you create it"
+                )
+            if self.seed not in (0, self.learner.seed):
+                raise ValueError(
+                    f"{self.name}: the run has seed {self.seed}, the instance of its learner {self.learner.seed}: "
+                    "give the seed when you create the learner"
+                )
+            object.__setattr__(self, "seed", self.learner.seed)
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,13 @@ class SweepSettings:
         return None if self.runs is None else RunFolder(self.runs / folder_name(each.name, each.seed))
 
     def describe(self, each: SweepRun, scenario: Scenario) -> RunSettings:
-        """Everything that the numbers of a run depend on."""
+        """Everything that the numbers of a run depend on; an error if its learner has a recipe of its own."""
+        if isinstance(each.learner, Learner) and each.learner.recipe != self.recipe:
+            differs = differences(each.learner.recipe.to_dict(), self.recipe.to_dict())
+            raise ValueError(
+                f"{each.name}: the instance of its learner has another recipe than the sweep ({differs}): "
+                "create the learner with the recipe of the sweep"
+            )
         return describe(
             scenario,
             each.learner,

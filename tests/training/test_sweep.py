@@ -56,6 +56,22 @@ def test_rows_may_hold_names_classes_and_instances(settings: SweepSettings, tmp_
     assert len(instance.tasks) == 2, "the instance itself was trained"
 
 
+def test_what_is_recorded_of_an_instance_is_its_own(settings: SweepSettings, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    rows = [SweepRun("mine", create_learner("vc", (1, 8, 8), RECIPE, seed)) for seed in (3, 4)]
+    assert Sweep(settings, [*rows, SweepRun("vc", "vc", 3)], path).run() == []
+    found = Comparison.read(path)
+    assert [(run.name, run.seed) for run in found.runs] == [("mine", 3), ("mine", 4), ("vc", 3)]
+    assert found.runs[0].accuracy == found.runs[2].accuracy
+    instance = create_learner("ewc", (1, 8, 8), replace(RECIPE, learning_rate=1e-4), 3)
+    with pytest.raises(ValueError, match="mine: the run has seed 2, the instance of its learner 3: give the seed"):
+        SweepRun("mine", instance, 2)
+    with pytest.raises(ValueError, match="mine: options are given with an instance of a learner: give them when"):
+        SweepRun("mine", instance, options={"weight": 1.0})
+    with pytest.raises(ValueError, match=r"another recipe .* \(learning_rate: 0\.0001 there, 0\.002 here\)"):
+        Sweep(settings, [SweepRun("mine", instance)], tmp_path / "others.json")
+
+
 @pytest.mark.parametrize("runs", [True, False], ids=["with folders", "without"])
 def test_failures_are_collected_and_tried_again(settings: SweepSettings, tmp_path: Path, runs: bool) -> None:
     settings = replace(settings, runs=tmp_path / "runs" if runs else None, resume=True)
