@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: $(VENV)/installed
 	$(BIN)/hashroute demo
 
-test: $(VENV)/developing
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15
+test: $(VENV)/developing  # COVERAGE=--cov prints the coverage of every file
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15 $(COVERAGE)
 
 test-slow: $(VENV)/developing
 	$(BIN)/python -m pytest -m slow
