@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,14 @@ from hashroute.tasks import Split
 from support import Grower, assert_same, digits, fresh, learned, short_recipe
 
 
+@cache
+def _two_paths() -> Grower:
+    return Grower((1, 8, 8), short_recipe(3)).learn(digits())
+
+
 def two_paths() -> Any:
     """A learner with a path for each of two tasks."""
-    return Grower((1, 8, 8), short_recipe(3)).learn(digits())
+    return copy.deepcopy(_two_paths())
 
 
 def paths(learner: HRN) -> list[int]:

@@ -47,7 +47,7 @@ def test_real_data_sets_are_told_apart_by_their_memories() -> None:
         learner.write_memory(entry)
         entry.memory = index
         learner.tasks.append(entry)
-        assert learner.unfamiliar(task.test.images[::20]).double().mean() < 0.03
+        assert learner.unfamiliar(task.test.images[:1000]).double().mean() < 0.03
     assert found["SVHN"] == found["CIFAR 0-9"] == found["MNIST"] == found["Fashion"] == set()
     assert found["SVHN, part 2"] == {"SVHN"}
     assert found["MNIST, part 2"] == {"MNIST"}

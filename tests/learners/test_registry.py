@@ -16,7 +16,7 @@ from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.learners.plain import Vanilla
 from hashroute.learners.registry import LEARNERS
 from hashroute.recipe import Recipe
-from support import digits, fresh, short_recipe
+from support import digits, short_recipe
 
 
 class Frozen(Vanilla):
