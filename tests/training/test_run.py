@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hashroute import RunResult, Scenario, create_learner, load_scenario, run
+from hashroute.learners.objectives import Classification
 from hashroute.learners.plain import Vanilla
 from hashroute.nn.network import Routing
 from hashroute.recipe import recipe_for
@@ -33,6 +34,25 @@ def test_a_scenario_is_enough() -> None:
     result, learner = run("digits", fraction=0.1)
     assert (result.learner, len(result.accuracy), learner.name) == ("hrn", 5, "hrn")
     assert result.complete(5)
+
+
+def test_another_backbone_or_objective_is_not_resumed(scenario: Scenario, tmp_path: Path) -> None:
+    def resume(layer: nn.Module, objective: str | type[Classification] = "classification") -> RunResult:
+        levels = nn.Sequential(nn.Sequential(layer, nn.ReLU()))
+        learner = create_learner("vc", scenario.image_shape, RECIPE, backbone=levels, objective=objective)
+        return run(scenario, learner, folder=tmp_path, resume=True)[0]
+
+    class OtherLoss(Classification):
+        """A loss of one's own."""
+
+    result = resume(nn.Conv2d(1, 4, 3))
+    assert resume(nn.Conv2d(1, 4, 3)) == result, "weights of the module do not matter: those of the run are read"
+    with pytest.raises(ValueError, match=r"a run with other settings \(backbone: \w+ there, \w+ here\)"):
+        resume(nn.Conv2d(1, 4, 3, padding=1))
+    with pytest.raises(ValueError, match=r"other settings \(objective: classification there, OtherLoss here\)"):
+        resume(nn.Conv2d(1, 4, 3), OtherLoss)
+    with pytest.raises(ValueError, match=r"other settings \(backbone: \w+ there, None here\)"):
+        run(scenario, "vc", RECIPE, folder=tmp_path, resume=True)
 
 
 class Mine(Vanilla):
