@@ -52,6 +52,7 @@ class Learner(Predictor):
     """
 
     name: ClassVar[str]
+    """The name that it is registered by; that of the class, if it is not registered."""
     title: ClassVar[str] = ""
     """The name spelled out."""
     style: ClassVar[Style | None] = None
@@ -69,6 +70,10 @@ class Learner(Predictor):
     scale_features: ClassVar[bool] = False
     """Whether features are scaled in front of the heads even if the recipe leaves them as they are."""
     _place: Tensor
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.name = vars(cls).get("name", cls.__name__)
 
     def __init__(
         self,

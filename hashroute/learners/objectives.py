@@ -24,8 +24,13 @@ class Objective:
     """
 
     name: ClassVar[str]
+    """The name that it is registered by; that of the class, if it is not registered."""
     score_factor: ClassVar[float] = 1.0
     """Scores are shown multiplied by this: 100 shows shares as percent."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.name = vars(cls).get("name", cls.__name__)
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe

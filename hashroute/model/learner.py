@@ -48,6 +48,8 @@ class KeptLearner(HRN):
         epochs: of the task that is learned next.
     """
 
+    name = HRN.name  # messages are about the kind of learner that a user has chosen
+
     def __init__(
         self, store: Store, settings: ModelSettings, records: Mapping[str, TaskRecord], epochs: int | None = None
     ) -> None:

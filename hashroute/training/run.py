@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -12,6 +13,7 @@ from hashroute.learners import files, find_learner
 from hashroute.learners.learner import Learner
 from hashroute.learners.options import options_from_dict, options_to_dict, tuned_options
 from hashroute.learners.trainer import Trainer, clock
+from hashroute.nn.backbones import Backbone
 from hashroute.recipe import Profile, Recipe, result_name
 from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.tasks import Scenario
@@ -63,7 +65,14 @@ def describe(
         seed=seed,
         fraction=fraction,
         evaluate_on=evaluate_on,
+        objective=learner.objective.name if isinstance(learner, Learner) else "classification",
+        backbone=_structure(learner.backbone) if isinstance(learner, Learner) and learner.own_backbone else None,
     )
+
+
+def _structure(backbone: Backbone) -> str:
+    """Digits that tell modules of different structure apart; weights do not matter."""
+    return hashlib.sha256(repr(backbone.new_levels()).encode()).hexdigest()[:12]
 
 
 def run(

@@ -41,6 +41,9 @@ class RunSettings:
     seed: int
     fraction: float = 1.0
     evaluate_on: str = "test"
+    objective: str = "classification"
+    backbone: str | None = None
+    """Digits of the hash of the printed module, where the backbone is a module; None where the recipe has it."""
 
     def new_result(self) -> RunResult:
         """An empty result of a run with these settings."""

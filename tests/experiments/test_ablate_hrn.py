@@ -160,9 +160,10 @@ def test_committed_rows_are_of_the_present_variants(name: str, ablation: Any) ->
     assert list(found.learners) == list(ablation.ROWS[name])
     whole = {run.seed: metrics.final(run.accuracy) for run in found.learners["hrn"]}
     for row, runs in found.learners.items():
-        options = options_to_dict(options_from_dict(HRNOptions, ablation.ROWS[name][row][1]))
+        kind, given = ablation.ROWS[name][row]
+        options = options_to_dict(options_from_dict(HRNOptions, given))
         for run in runs:
-            assert (run.learner, run.version, run.options) == ("hrn", HRN.version, options), row
+            assert (run.learner, run.version, run.options) == (kind.name, HRN.version, options), row
             if row != "no fork: units shared and trained on":
                 assert metrics.forgetting(run.accuracy) == 0, row
             if row in ("no fork: units shared and trained on", "fork from nothing"):

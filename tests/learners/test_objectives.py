@@ -79,7 +79,8 @@ class Lean(Objective):
 def registered() -> Iterator[None]:
     register_objective("rotation")(Rotation)
     yield
-    del OBJECTIVES["rotation"], Rotation.name
+    del OBJECTIVES["rotation"]
+    Rotation.name = "Rotation"
 
 
 def accuracy(learner: Any, task: int) -> float:

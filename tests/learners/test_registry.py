@@ -30,11 +30,10 @@ class Frozen(Vanilla):
 
 @pytest.fixture
 def registered() -> Iterator[str]:
-    inherited = Frozen.name
     register_learner("frozen after first")(Frozen)
     yield "frozen after first"
     del LEARNERS["frozen after first"]
-    Frozen.name = inherited
+    Frozen.name = "Frozen"
 
 
 @pytest.mark.parametrize("name", learner_names())

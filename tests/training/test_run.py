@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from hashroute import RunResult, Scenario, create_learner, load_scenario, run
+from hashroute import Learner, RunResult, Scenario, create_learner, load_scenario, run
+from hashroute.learners.objectives import Classification
 from hashroute.learners.plain import Vanilla
+from hashroute.nn.backbones import PlainEncoder
 from hashroute.nn.network import Routing
 from hashroute.recipe import recipe_for
 from hashroute.training.run_folder import RunFolder
@@ -35,10 +37,34 @@ def test_a_scenario_is_enough() -> None:
     assert result.complete(5)
 
 
+def test_another_backbone_or_objective_is_not_resumed(scenario: Scenario, tmp_path: Path) -> None:
+    def resume(layer: nn.Module, objective: str | type[Classification] = "classification") -> RunResult:
+        levels = nn.Sequential(nn.Sequential(layer, nn.ReLU()))
+        learner = create_learner("vc", scenario.image_shape, RECIPE, backbone=levels, objective=objective)
+        return run(scenario, learner, folder=tmp_path, resume=True)[0]
+
+    class OtherLoss(Classification):
+        """A loss of one's own."""
+
+    result = resume(nn.Conv2d(1, 4, 3))
+    assert resume(nn.Conv2d(1, 4, 3)) == result, "weights of the module do not matter: those of the run are read"
+    with pytest.raises(ValueError, match=r"a run with other settings \(backbone: \w+ there, \w+ here\)"):
+        resume(nn.Conv2d(1, 4, 3, padding=1))
+    with pytest.raises(ValueError, match=r"other settings \(objective: classification there, OtherLoss here\)"):
+        resume(nn.Conv2d(1, 4, 3), OtherLoss)
+    with pytest.raises(ValueError, match=r"other settings \(backbone: \w+ there, None here\)"):
+        run(scenario, "vc", RECIPE, folder=tmp_path, resume=True)
+
+
 class Mine(Vanilla):
     """A learner that is not registered."""
 
-    name = "mine"
+
+class FromNothing(Learner):
+    """A learner that is not registered, and no kind of another one."""
+
+    def new_encoder(self) -> PlainEncoder:
+        return PlainEncoder(self.backbone.new_levels(), self.recipe.pool)
 
 
 def test_a_name_a_class_and_an_instance_give_the_same_numbers(scenario: Scenario) -> None:
@@ -48,9 +74,10 @@ def test_a_name_a_class_and_an_instance_give_the_same_numbers(scenario: Scenario
     by_instance, trained = run(scenario, instance)
     assert timeless(named) == timeless(by_class) == timeless(by_instance)
     assert trained is instance
-    own, learner = run(scenario, Mine, RECIPE, 3)
-    assert (own.learner, type(learner)) == ("mine", Mine)
-    assert own.accuracy == named.accuracy
+    for kind in (Mine, FromNothing):
+        own, learner = run(scenario, kind, RECIPE, 3)
+        assert (own.learner, type(learner)) == (kind.__name__, kind), "not the name of what it is made from"
+        assert own.accuracy == named.accuracy
 
 
 def test_an_instance_with_a_backbone_of_ones_own_is_resumed(scenario: Scenario, tmp_path: Path) -> None:
