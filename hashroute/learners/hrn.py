@@ -18,12 +18,12 @@ from hashroute.learners.learner import Learner, Style, count_weights
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
 from hashroute.nn.forest import Forest
-from hashroute.nn.gaussian import GaussianMemories, edges
+from hashroute.nn.gaussian import GaussianMemories, edges, texture
 from hashroute.nn.hashing import FeatureHash
 
 UNFAMILIAR = 3.0
-"""An image is unfamiliar if every memory finds it this many standard deviations less likely than its own data. This
-holds for one in a hundred images of known data."""
+"""A memory that was saved without ranges finds an image strange that is this many standard deviations less likely than
+its own data."""
 
 
 @dataclass(frozen=True)
@@ -162,15 +162,27 @@ class HRN(Learner):
     @torch.no_grad()
     def _hashed(self, images: Tensor | Images) -> Tensor:
         """Hash vectors of the edges in images: (n, memory features)."""
+        return torch.cat([self.memory_hash.normalised(part) for part in self._edges(images)]).to(self.device)
+
+    def _edges(self, images: Tensor | Images) -> Iterator[Tensor]:
+        """The edges in images, batch by batch."""
         # On Apple's devices maps are pooled only to sides that divide theirs.
         place = torch.device("cpu") if self.device.type == "mps" else self.device
-        parts = (edges(part.to(place).to(self._place.dtype)) for part in self._parts(images))
-        return torch.cat([self.memory_hash.normalised(part) for part in parts]).to(self.device)
+        return (edges(part.to(place).to(self._place.dtype)) for part in self._parts(images))
+
+    @torch.no_grad()
+    def _hashed_with_textures(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Hash vectors of the edges in images, and their textures: (n, memory features) and (n, 2)."""
+        found = [(self.memory_hash.normalised(part), texture(part)) for part in self._edges(_in_bytes(images))]
+        hashed, textures = (torch.cat(parts).to(self.device) for parts in zip(*found, strict=True))
+        return hashed, textures
 
     def write_memory(self, task: TaskEntry) -> None:
         """Add a memory of the data of a task that is being learned."""
-        splits = (task.images.train.images, task.images.validation.images)
-        self.memories.write(*(self._hashed(_spread(images, self.options.remembered)) for images in splits))
+        seen, held = (
+            _spread(split.images, self.options.remembered) for split in (task.images.train, task.images.validation)
+        )
+        self.memories.write(self._hashed(seen), *self._hashed_with_textures(held))
 
     def distances(self, images: Tensor | Images) -> Tensor:
         """(tasks,) the divergence of a batch of images, as a whole, from the data of each task, in nats.
@@ -200,12 +212,18 @@ class HRN(Learner):
     def unfamiliar(self, images: Tensor | Images) -> Tensor:
         """(n,) which images are unlike all data that is remembered.
 
-        One image says little: images that are smoother than known data count as familiar. `distances` of a whole batch
-        is much more reliable.
+        An image is familiar if one memory finds its likelihood and texture within the usual ranges, which hold for 99
+        of 100 held-out images. One image says little about similar data: `distances` of a whole batch says more.
         """
         self._check_remembers()
-        unlike: Tensor = self.familiarity(images).amax(1) < -UNFAMILIAR
-        return unlike
+        return torch.cat([self._unfamiliar(part) for part in self._parts(images)])
+
+    def _unfamiliar(self, images: Tensor) -> Tensor:
+        memories, (hashed, textures) = self.memories, self._hashed_with_textures(images)
+        strange = memories.strangeness(hashed, textures) > memories.limits
+        usual = memories.usual
+        unlikely = (memories.log_likelihood(hashed) - usual[:, 0]) / usual[:, 1] < -UNFAMILIAR
+        return torch.where(memories.limits.isnan(), unlikely, strange).all(1)
 
     def _check_remembers(self) -> None:
         if not len(self.memories):
@@ -272,6 +290,11 @@ class HRN(Learner):
 
     def on_state_loaded(self) -> None:
         self.encoder.settle()
+
+
+def _in_bytes(images: Tensor) -> Tensor:
+    """Pixels from 0 to 255."""
+    return images * 255 if images.is_floating_point() else images
 
 
 def _spread(images: Tensor | Images, count: int) -> Tensor:

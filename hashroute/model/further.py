@@ -18,9 +18,11 @@ from hashroute.learners.trainer import new_training_state
 from hashroute.model.calibration import temperature
 from hashroute.model.learner import KeptLearner
 from hashroute.model.statistics import ClassStatistics, Spread
-from hashroute.nn.gaussian import GaussianMemories
+from hashroute.nn.gaussian import FEW, GaussianMemories
 from hashroute.tasks import Task
 
+DRAWN = 500
+"""Random hash vectors that show how a joined memory differs from its parts."""
 MOST_DRAWN = 500
 """Random features of each old class in an epoch, at most."""
 
@@ -39,10 +41,13 @@ class Further:
     temperature: float
 
 
-def learn_further(learner: KeptLearner, entry: HRNEntry, old: ClassStatistics, task: Task, seed: int) -> Further:
+def learn_further(
+    learner: KeptLearner, entry: HRNEntry, old: ClassStatistics, held_out: int, task: Task, seed: int
+) -> Further:
     """Train the head of a task further.
 
     task: the new images; its classes are the old ones, then new ones. old: the statistics of the old images.
+    held_out: how many old images were held out.
     """
     epochs = learner.recipe.epochs_of(entry.index)
     seen, held = learner.record(task.train, entry), learner.record(task.validation, entry)
@@ -63,7 +68,8 @@ def learn_further(learner: KeptLearner, entry: HRNEntry, old: ClassStatistics, t
                 head, outputs = learner.heads[entry.index], before
     right = outputs[: len(held[1])].argmax(1) == held[1]
     joined = old.joined(ClassStatistics.of(*seen, task.classes))
-    memory = _joined_memory(learner, entry, task, int(old.counts.sum()))
+    with isolated_rng(seed, learner.device):
+        memory = _joined_memory(learner, entry, task, int(old.counts.sum()), held_out)
     return Further(head, kept_old, joined, memory, right.double().mean().item(), temperature(outputs, labels))
 
 
@@ -98,8 +104,8 @@ def _train(
     head.eval()
 
 
-def _joined_memory(learner: KeptLearner, entry: HRNEntry, task: Task, images: int) -> dict[str, Tensor]:
-    """The memory of old and new data of a task; the old data had this many images."""
+def _joined_memory(learner: KeptLearner, entry: HRNEntry, task: Task, images: int, held_out: int) -> dict[str, Tensor]:
+    """The memory of old and new data of a task; the old data had this many images to train on and held out."""
     old = {name: tensor.cpu() for name, tensor in learner.memory(entry).items()}
     learner.write_memory(replace(entry, data=task))
     new = {name: buffer[-1].cpu() for name, buffer in learner.memories.named_buffers()}
@@ -107,17 +113,41 @@ def _joined_memory(learner: KeptLearner, entry: HRNEntry, task: Task, images: in
     shift = new["means"] - old["means"]
     spreads = [Spread(each["directions"], each["variances"], each["rests"]) for each in (old, new)]
     spread = spreads[0].joined(spreads[1], share, shift)
-    room = old["directions"].shape[0]
-    joined = GaussianMemories(len(shift), room)
+    joined = GaussianMemories(len(shift), len(old["variances"]))
     joined.reserve(1)
-    joined.means[0] = old["means"] + share * shift
     count = len(spread.variances)
+    joined.means[0] = old["means"] + share * shift
     joined.directions[0, :count] = spread.directions
     joined.variances[0] = spread.rest
     joined.variances[0, :count] = torch.maximum(spread.variances, spread.rest)
     joined.rests[0] = spread.rest
-    # The new images show what is usual now; the old ones are as far from the old mean as they were.
-    joined.usual[0] = torch.minimum(old["usual"], new["usual"]) * torch.tensor([1.0, 0.0]) + torch.maximum(
-        old["usual"], new["usual"]
-    ) * torch.tensor([0.0, 1.0])
+    joined.usual[0] = torch.stack(
+        [torch.minimum(old["usual"], new["usual"])[0], torch.maximum(old["usual"], new["usual"])[1]]
+    )
+    moved = [_moved_ranges(each, part, joined) for each, part in zip((old, new), spreads, strict=True)]
+    joined.ranges[0] = _joined_ranges(*moved)
+    count = len(task.validation)
+    usual = torch.maximum(old["limits"] / (1 + FEW / held_out), new["limits"] / (1 + FEW / count))
+    joined.limits[0] = usual * (1 + FEW / (held_out + count))
     return {name: buffer[0] for name, buffer in joined.named_buffers()}
+
+
+def _moved_ranges(memory: dict[str, Tensor], spread: Spread, joined: GaussianMemories) -> Tensor:
+    """The ranges of a memory, moved by as much as random data like its own moves in a joined memory."""
+    single = GaussianMemories(joined.means.shape[1], joined.variances.shape[1])
+    single.reserve(1)
+    for name, buffer in single.named_buffers():
+        buffer[0] = memory[name]
+    drawn = memory["means"] + spread.sample(DRAWN)
+    change = (joined.facts(drawn) - single.facts(drawn))[:, 0].median(0).values
+    ranges = memory["ranges"].clone()
+    ranges[:, 0] += change.to(ranges)
+    return ranges
+
+
+def _joined_ranges(one: Tensor, other: Tensor) -> Tensor:
+    """Ranges (4, 3) that contain both: the middle of the two medians, and distances to the outer ends."""
+    low = torch.minimum(one[:, 0] - one[:, 1], other[:, 0] - other[:, 1])
+    high = torch.maximum(one[:, 0] + one[:, 2], other[:, 0] + other[:, 2])
+    middle = (one[:, 0] + other[:, 0]) / 2
+    return torch.stack([middle, middle - low, high - middle], 1)

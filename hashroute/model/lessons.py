@@ -195,7 +195,7 @@ def _learn_more(
         )
     learner = KeptLearner(store, settings, {task.name: known}, report.epochs).to(device)
     old = ClassStatistics.from_tensors(store.tensors(known.objects["statistics"]))
-    found = learn_further(learner, learner.entries[0], old, task, settings.task_seed(task.name))
+    found = learn_further(learner, learner.entries[0], old, known.held_out, task, settings.task_seed(task.name))
     report.accuracy = found.accuracy
     report.new_classes = task.class_names[len(known.classes) :]
     if found.kept_old:

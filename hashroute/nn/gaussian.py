@@ -9,12 +9,16 @@ A memory of few samples has fewer directions, and zeros in place of the others.
 
 One matrix product scores all memories, because V and mu of all memories form one matrix. A sample has a likelihood. A
 batch has a Gaussian of its own, whose divergence from a memory says how different the data is.
+
+The likelihood alone does not show that an image is strange: a smooth image may be more likely than all known data. So a
+memory also keeps the usual range of four numbers: the two terms of the likelihood, and the texture of images.
 """
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +29,18 @@ LEAST_VARIANCE = 1e-10
 
 IMAGES_A_DIRECTION = 25
 """Samples per principal direction. With fewer, the directions describe the samples and not the data."""
+
+TAIL = 0.005
+"""Share of held-out samples on each side that are outside of the usual range of a number."""
+
+FALSE_ALARMS = 0.01
+"""Share of held-out samples that a memory may find strange."""
+
+FEW = 10
+"""Few samples do not show what is usual: the limit of a memory with n of them is higher by a share of FEW / n."""
+
+LEAST_RANGE = 0.05
+"""The smallest distance from the median to the end of a range. All numbers are logarithms."""
 
 EDGES = 8
 """Side of the grid on which edges are averaged."""
@@ -42,6 +58,20 @@ def edges(images: Tensor) -> Tensor:
     slopes = [each.clamp_min(0) for slope in (across, down) for each in (slope, -slope)]
     bends = [across.diff(dim=3).abs(), down.diff(dim=2).abs()]
     return torch.cat([adaptive_avg_pool2d(each, EDGES) for each in slopes + bends], 1).sqrt()
+
+
+def texture(found: Tensor) -> Tensor:
+    """Two numbers about the texture of images: the log of their mean slope, and of their curvature beside their slope.
+
+    found: (n, 6 channels, 8, 8) what `edges` gives for pixels from 0 to 255. Returns (n, 2). Noise and patterns have
+    slopes, or curvatures, that photographs and drawings do not have.
+    """
+    slopes = found.square().unflatten(1, (6, -1))  # the four slopes and two curvatures of each channel
+    across, bends = slopes[:, :4].mean((1, 3, 4)), slopes[:, 4:].mean((1, 3, 4))  # (n, channels)
+    smallest = 1e-3
+    mean = (across.sum(1) + smallest).log()
+    relative = ((bends[:, 0] + smallest) / (across[:, 0] + smallest)).log()
+    return torch.stack([mean, relative], 1)
 
 
 @lru_cache
@@ -66,6 +96,8 @@ class GaussianMemories(nn.Module):
     variances: Tensor
     rests: Tensor
     usual: Tensor
+    ranges: Tensor
+    limits: Tensor
 
     def __init__(self, features: int, directions: int) -> None:
         super().__init__()
@@ -76,6 +108,8 @@ class GaussianMemories(nn.Module):
         self.register_buffer("variances", torch.zeros(0, directions))  # lambda: (memories, m)
         self.register_buffer("rests", torch.zeros(0))  # (memories,)
         self.register_buffer("usual", torch.zeros(0, 2))  # mean and std of the log-likelihood of its own data
+        self.register_buffer("ranges", torch.zeros(0, 4, 3))  # median of each number, and distances to its ends
+        self.register_buffer("limits", torch.zeros(0))  # the strangeness up to which data is familiar
 
     def __len__(self) -> int:
         return len(self.means)
@@ -92,11 +126,12 @@ class GaussianMemories(nn.Module):
             self._buffers[name] = buffer.new_zeros(memories, *buffer.shape[1:])
 
     @torch.no_grad()
-    def write(self, seen: Tensor, held_out: Tensor) -> None:
+    def write(self, seen: Tensor, held_out: Tensor, textures: Tensor | None = None) -> None:
         """Add a memory; it never changes afterwards.
 
         seen: (n, s) hash vectors of the data. held_out: (k, s) other hash vectors of the same data. They give the usual
-        log-likelihood, because a Gaussian overrates the samples that it was fitted to.
+        log-likelihood and ranges, because a Gaussian overrates the samples that it was fitted to. textures: (k, 2) of
+        the held-out images; without them every texture is familiar.
         """
         room, data = self.directions.shape[1], seen.cpu().double()  # not every device has float64
         features, count = data.shape[1], min(room, len(data) // IMAGES_A_DIRECTION)
@@ -119,8 +154,47 @@ class GaussianMemories(nn.Module):
         spread = own.std() if len(own) > 1 else torch.zeros_like(own[0])
         least = math.sqrt(features / 2)  # the std of a Gaussian's log-likelihood: few samples may show less
         new._buffers["usual"] = torch.stack([own.mean(), spread.clamp_min(least)])[None].to(self.usual)
+        new.calibrate(held_out, textures)
         both = zip(self.named_buffers(), new.buffers(), strict=True)
         self._buffers |= {name: torch.cat([ours, theirs]) for (name, ours), theirs in both}
+
+    @torch.no_grad()
+    def calibrate(self, held_out: Tensor, textures: Tensor | None = None) -> None:
+        """Set the ranges and the limit of a single memory by held-out data: (k, s), and its textures: (k, 2)."""
+        facts = self.facts(held_out, textures)[:, 0]
+        low, middle, high = facts.quantile(facts.new_tensor([TAIL, 0.5, 1 - TAIL]), 0)
+        below, above = (each.clamp_min(LEAST_RANGE) for each in (middle - low, high - middle))
+        if textures is None:
+            below[2:] = above[2:] = torch.inf
+        self._buffers["ranges"] = torch.stack([middle, below, above], 1)[None].to(self.means)
+        own = self.strangeness(held_out, textures)[:, 0].double()
+        self._buffers["limits"] = (own.quantile(1 - FALSE_ALARMS) * (1 + FEW / len(own)))[None].to(self.means)
+
+    @torch.no_grad()
+    def strangeness(self, hashed: Tensor, textures: Tensor | None = None) -> Tensor:
+        """(n, memories) how far images are outside of the usual ranges, on either side; compare it with `limits`.
+
+        hashed: (n, s). textures: (n, 2), as `texture` gives them.
+        """
+        middle, below, above = self.ranges.to(torch.promote_types(hashed.dtype, self.means.dtype)).unbind(2)
+        distance = self.facts(hashed, textures) - middle
+        strange: Tensor = torch.where(distance < 0, distance / below, distance / above).norm(dim=2)
+        return strange.to(self.means)
+
+    def facts(self, hashed: Tensor, textures: Tensor | None = None) -> Tensor:
+        """(n, memories, 4) the logs of the two terms of the likelihood, and the texture."""
+        along, across = self._apart(hashed)
+        terms = ((along.square() / self.variances).sum(2), across / self.rests)
+        logs = torch.stack([term.clamp_min(LEAST_VARIANCE).log() for term in terms], 2)
+        looks = logs.new_zeros(len(hashed), 2) if textures is None else textures.to(logs)
+        return torch.cat([logs, looks[:, None].expand(-1, len(self), -1)], 2)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
+        """Memories that were saved before there were ranges have none: NaN."""
+        for name in ("ranges", "limits"):
+            if prefix + name not in state_dict:
+                state_dict[prefix + name] = torch.full_like(getattr(self, name), torch.nan)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     @torch.no_grad()
     def log_likelihood(self, hashed: Tensor) -> Tensor:

@@ -138,6 +138,15 @@ def test_learning_leaves_the_random_numbers_of_the_program_alone(tmp_path: Path)
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_noise_and_constants_are_unfamiliar_and_digits_are_not(copy: Model) -> None:
+    copy.learn(some_digits(8), "23", epochs=1)  # a joined memory, too
+    known = copy.predict(some_digits(0, 2, 5, 8, skip=60)[0])
+    assert np.mean([answer.familiar for answer in known]) > 0.9
+    noise = np.random.default_rng(0).random((50, 8, 8))
+    assert np.mean([answer.familiar for answer in copy.predict(noise)]) < 0.2
+    assert not any(answer.familiar for answer in copy.predict(np.full((5, 8, 8), 0.5)))
+
+
 # -------------------------------------------------------------------- undo, forget, rename, verify
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.nn.functional import normalize
 
-from hashroute.nn.gaussian import IMAGES_A_DIRECTION, GaussianMemories, edges
+from hashroute.nn.gaussian import IMAGES_A_DIRECTION, GaussianMemories, edges, texture
+from hashroute.nn.hashing import FeatureHash
 
 
 @settings(max_examples=25, deadline=None)
@@ -185,3 +186,35 @@ def test_a_memory_of_few_or_equal_samples_is_still_one() -> None:
     assert memories.usual.isfinite().all()
     with pytest.raises(ValueError, match="fewer than features=6"):
         GaussianMemories(6, 6)
+
+
+def test_what_is_smoother_or_rougher_than_known_images_is_strange() -> None:
+    generator = torch.Generator().manual_seed(0)
+    blurred = torch.nn.functional.avg_pool2d(torch.rand(800, 1, 24, 24, generator=generator) * 255, 9, 1, 4)
+    images = {
+        "known": blurred[:700],
+        "like these": blurred[700:],
+        "constant": torch.full((100, 1, 24, 24), 90.0),
+        "noise": torch.rand(100, 1, 24, 24, generator=generator) * 255,
+    }
+    function = FeatureHash(200, 0)
+    found = {name: (function.normalised(edges(each)), texture(edges(each))) for name, each in images.items()}
+    memories = GaussianMemories(200, 8)
+    hashed, textures = found["known"]
+    memories.write(hashed[:500], hashed[500:], textures[500:])
+    strange = {
+        name: (memories.strangeness(*each) > memories.limits)[:, 0].double().mean() for name, each in found.items()
+    }
+    assert strange["like these"] <= 0.05
+    assert strange["constant"] == 1
+    assert strange["noise"] == 1
+
+
+def test_memories_without_ranges_are_loaded() -> None:
+    memories, old = GaussianMemories(20, 2), GaussianMemories(20, 2)
+    memories.write(torch.randn(60, 20), torch.randn(30, 20))
+    state = {name: value for name, value in memories.state_dict().items() if name not in ("ranges", "limits")}
+    old.reserve(1)
+    old.load_state_dict(state)
+    assert old.limits.isnan().all()
+    assert torch.equal(old.means, memories.means)
