@@ -14,7 +14,7 @@ import anyio
 import numpy as np
 from fastapi import HTTPException, Request
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
@@ -159,11 +159,9 @@ class _Parts:
         if kind != b"form-data" or self.name not in (b"images", b"classes"):
             raise HTTPException(400, f"there is a part named {_text(self.name)[:40]!r}: expected images or classes")
         self.is_file, self.size = self.name == b"images", 0
-        if max(len(self.form.images), len(self.form.classes)) >= limits.files + (not self.is_file):
+        if len(self.form.images if self.is_file else self.form.classes) == limits.files:
             raise HTTPException(413, f"there are too many parts: expected at most {limits.files:,} images")
         if self.is_file:
-            if len(self.form.images) == limits.files:
-                raise HTTPException(413, f"there are too many images: expected at most {limits.files:,}")
             shown = "".join(each for each in _text(options.get(b"filename", b"")) if each.isprintable())
             self.shown = shown[: limits.name_length] or f"image {len(self.form.images) + 1}"
             self.digest = hashlib.sha256()
@@ -172,16 +170,16 @@ class _Parts:
             self.text = b""
 
     def data(self, data: bytes, start: int, end: int) -> None:
-        self.size += end - start
-        piece = data[start:end]
+        piece, limits = data[start:end], self.limits
+        self.size += len(piece)
         if self.file is not None:
-            if self.size > self.limits.file_bytes:
-                raise HTTPException(413, f"{self.shown} is too large: expected at most {self.limits.file_bytes:,} bytes")
+            if self.size > limits.file_bytes:
+                raise HTTPException(413, f"{self.shown} is too large: expected at most {limits.file_bytes:,} bytes")
             self.digest.update(piece)
             self.file.write(piece)
         else:
-            if self.size > 4 * self.limits.name_length:
-                raise HTTPException(413, f"a class name is too long: expected {self.limits.name_length} characters")
+            if self.size > 4 * limits.name_length:  # a character has up to four bytes
+                raise HTTPException(413, f"a class name is too long: expected {limits.name_length} characters")
             self.text += piece
 
     def finish(self) -> None:
@@ -224,6 +222,6 @@ def read_image(upload: Upload, size: int, colour: bool, limits: Limits) -> NDArr
     except Exception as error:  # a damaged file can raise anything in a decoder
         reason = " ".join(str(error).replace(str(upload.path), "it").split()) or type(error).__name__
         expected = ", ".join(FORMATS)
-        if isinstance(error, Image.UnidentifiedImageError):
+        if isinstance(error, UnidentifiedImageError):
             reason = "it is something else"
         raise HTTPException(400, f"{upload.name} cannot be read as an image ({reason}): expected {expected}") from None
