@@ -31,6 +31,7 @@ create_app = serving.create_app
 serving.create_app = lambda path, token, device: create_app(path, token, limits, device)
 raise SystemExit(app.main())
 """
+MULTIPART = "multipart/form-data; boundary=x"
 TOKEN = "a-token-of-many-characters"
 
 
@@ -86,7 +87,7 @@ def test_too_much_is_refused(small: Server) -> None:
     assert answer.status_code == 200
     large = [("images", (f"{place}.png", b"x" * 90_000)) for place in range(6)]
     assert small.post("predict", files=large).status_code == 413
-    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    kind = {"Content-Type": MULTIPART}
     endless = (b"--x\r\n" if place == 0 else b"y" * 50_000 for place in range(40))
     assert small.post("predict", kind, data=endless).status_code in (400, 413)
     slow = socket.create_connection(("127.0.0.1", int(small.address.rsplit(":")[-1].strip("/"))), timeout=30)
@@ -101,13 +102,13 @@ def test_too_much_is_refused(small: Server) -> None:
     [
         (b"{}", "application/json"),
         (b"", "multipart/form-data"),
-        (b"", "multipart/form-data; boundary=x"),
-        (b"junk", "multipart/form-data; boundary=x"),
-        (b"--x\r\nContent-Disposition: form-data; name=other\r\n\r\n1\r\n--x--\r\n", "multipart/form-data; boundary=x"),
-        (b"--x\r\nContent-Disposition: form-data; name=images; filename=a\r\n\r\n1", "multipart/form-data; boundary=x"),
-        (b"--x\r\nContent-Disposition: form-data; name=classes\r\n\r\n\xff\r\n--x--", "multipart/form-data; boundary=x"),
-        (b"--x\r\n" + b"A: " + b"y" * 20_000, "multipart/form-data; boundary=x"),
-        (b"--x\r\n\r\n\r\n--x--\r\n", "multipart/form-data; boundary=x"),
+        (b"", MULTIPART),
+        (b"junk", MULTIPART),
+        (b"--x\r\nContent-Disposition: form-data; name=other\r\n\r\n1\r\n--x--\r\n", MULTIPART),
+        (b"--x\r\nContent-Disposition: form-data; name=images; filename=a\r\n\r\n1", MULTIPART),
+        (b"--x\r\nContent-Disposition: form-data; name=classes\r\n\r\n\xff\r\n--x--", MULTIPART),
+        (b"--x\r\n" + b"A: " + b"y" * 20_000, MULTIPART),
+        (b"--x\r\n\r\n\r\n--x--\r\n", MULTIPART),
     ],
 )
 def test_bodies_of_a_wrong_kind_are_refused(small: Server, body: bytes, kind: str) -> None:
