@@ -42,5 +42,5 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/developing: $(VENV)/installed
-	$(PIP) --editable ".[plots,tensorboard,test,lint,docs]"
+	$(PIP) --editable ".[plots,serve,tensorboard,test,lint,docs]"
 	touch $@

@@ -25,6 +25,7 @@ ORDER = (
     ("model",),
     ("training",),
     ("reporting",),
+    ("serve",),
     ("cli",),
 )
 """From the bottom to the top. Rooms of one row do not import each other."""

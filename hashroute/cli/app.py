@@ -23,6 +23,7 @@ from hashroute.cli.predict import PredictSettings, run_predict
 from hashroute.cli.rename import RenameSettings, run_rename
 from hashroute.cli.report import ReportSettings, run_report
 from hashroute.cli.search import SearchSettings, run_search
+from hashroute.cli.serve import ServeSettings, run_serve
 from hashroute.cli.tasks import TasksSettings, run_tasks
 from hashroute.cli.undo import UndoSettings, run_undo
 from hashroute.cli.verify import VerifySettings, run_verify
@@ -81,6 +82,12 @@ def rename(settings: tyro.conf.OmitArgPrefixes[RenameSettings]) -> None:
 def verify(settings: tyro.conf.OmitArgPrefixes[VerifySettings]) -> None:
     """Check every file of a model."""
     _end(run_verify(settings, Console()))
+
+
+@app.command
+def serve(settings: tyro.conf.OmitArgPrefixes[ServeSettings]) -> None:
+    """Serve a model over HTTP, with a page to ask and teach it. By default only this computer can reach it."""
+    run_serve(settings, Console())
 
 
 @app.command

@@ -1,0 +1,1 @@
+"""The server: a kept model over HTTP, with one page for people."""
