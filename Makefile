@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow lint bench docs images pages clean
+.PHONY: demo test test-slow test-extras lint bench docs images pages clean
 
 demo: $(VENV)/installed
 	$(BIN)/hashroute demo
@@ -14,6 +14,9 @@ test: $(VENV)/developing  # COVERAGE=--cov prints the coverage of every file
 
 test-slow: $(VENV)/developing
 	$(BIN)/python -m pytest -m slow
+
+test-extras: .venv-extras/installed  # export to ONNX and pre-trained backbones, in an environment of their own
+	.venv-extras/bin/python -m pytest tests/learners/test_export.py tests/nn/test_pretrained.py
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .
@@ -34,7 +37,7 @@ pages: $(VENV)/developing  # tables, figures and examples of README and docs
 	$(BIN)/python docs/make_pages.py
 
 clean:
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-extras build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,4 +46,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 $(VENV)/developing: $(VENV)/installed
 	$(PIP) --editable ".[plots,serve,tensorboard,test,lint,docs]"
+	touch $@
+
+.venv-extras/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-extras
+	.venv-extras/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable ".[test,efficientnet,export]" onnxruntime
 	touch $@

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 from typing_extensions import Self
 
-from hashroute.tasks import Task
+from hashroute.tasks import Split, Task
 
 
 @dataclass
@@ -22,6 +22,8 @@ class TaskEntry:
     std: tuple[float, ...] | None = None
     data: Task | None = field(default=None, repr=False)
     """The task with its images, while it is being learned."""
+    maps: dict[Split, Split] = field(default_factory=dict, repr=False, compare=False)
+    """The maps of a frozen stem for splits of the task, while it is being learned."""
 
     @classmethod
     def of(cls, task: Task, index: int) -> Self:
@@ -37,7 +39,9 @@ class TaskEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as plain values, for JSON."""
-        whole = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("data", "index")}
+        whole = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("data", "maps", "index")
+        }
         return {
             name: asdict(value) if hasattr(value, "__dataclass_fields__") else value for name, value in whole.items()
         }

@@ -35,6 +35,7 @@ def describe(learner: Learner) -> dict[str, Any]:
         "options": options_to_dict(learner.options),
         "seed": learner.seed,
         "own_backbone": learner.own_backbone,
+        **({} if learner.backbone.stem is None else {"stem": learner.backbone.stem.describe()}),
         "objective": _objective_name(learner.objective),
         "tasks": [entry.to_dict() for entry in learner.tasks],
         **learner.extra_description(),
@@ -61,8 +62,17 @@ def check_parts(folder: Path, description: dict[str, Any], backbone: BackboneLik
             "this model has a backbone of your own: give the same module with load_learner(folder, backbone=...)"
         )
     find_objective(objective)
-    if backbone is None and isinstance(named, str):
-        find_backbone(named, shape)
+    if backbone is None and not isinstance(named, str):
+        return
+    stem, described = find_backbone(named if backbone is None else backbone, shape).stem, description.get("stem")
+    if stem is not None and described is not None:
+        stem.check_same(described)
+    elif stem is not None or described is not None:
+        given = "no frozen stem" if stem is None else f"the frozen stem {stem.name!r}"
+        expected = "none" if described is None else repr(described["name"])
+        raise ValueError(
+            f"the backbone has {given}, this model has {expected}: give the backbone that it was made with"
+        )
 
 
 def build(kind: type[Kind], description: dict[str, Any], backbone: BackboneLike | None = None) -> Kind:

@@ -234,19 +234,24 @@ class HRN(Learner):
         return Familiarity("memories", self.familiarity(images))
 
     def task_prior(self, images: Tensor | Images) -> Tensor:
-        """(n, tasks) the weighted log-likelihood of images under the memory of each task, relative to the best.
+        """(n, tasks) the weighted log-likelihood of images under the memory of each task, relative to the best."""
+        if not self._memory_of_task():  # the first task is being learned
+            return super().task_prior(images)
+        return self.prior_of(self._log_likelihood(images))
+
+    def prior_of(self, log_likelihood: Tensor) -> Tensor:
+        """(n, tasks) the evidence for each task from the log-likelihood of images under each memory: (n, memories).
 
         Domains are compared first, by the mean over their tasks, because the best of many tasks would win over the
         only task of another domain. Then tasks are compared within their domain.
         """
         memories = self._memory_of_task()
-        if not memories:  # the first task is being learned
-            return super().task_prior(images)
-        likely = self._log_likelihood(images)[:, memories] / self.memory_hash.features
-        domains = torch.tensor([entry.domain for entry in self.entries[: len(memories)]], device=likely.device)
-        member = F.one_hot(domains).to(likely)  # (tasks, domains)
+        likely = log_likelihood[:, memories] / self.memory_hash.features
+        domains = [entry.domain for entry in self.entries[: len(memories)]]
+        columns = [[task for task, its in enumerate(domains) if its == domain] for domain in range(max(domains) + 1)]
+        member = F.one_hot(torch.tensor(domains), len(columns)).to(likely)  # (tasks, domains)
         usual = likely @ (member / member.sum(0))
-        best = torch.stack([likely[:, domain > 0].amax(1) for domain in member.T], 1)
+        best = torch.stack([likely[:, tasks].amax(1) for tasks in columns], 1)
         between, inside = (usual - usual.amax(1, keepdim=True))[:, domains], likely - best[:, domains]
         prior = self.options.trust_in_kinds * between + self.options.trust * inside
         prior = prior.masked_fill(torch.minimum(between, inside) < -self.options.within, -torch.inf)

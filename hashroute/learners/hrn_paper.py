@@ -66,6 +66,10 @@ class HRNPaper(Learner):
 
     def new_encoder(self) -> HashRoutedNetwork:
         options = self.options
+        if self.backbone.stem is not None:
+            raise ValueError(
+                f"{self.name} has units of its own and takes no backbone: use hrn with {self.backbone.stem.name!r}"
+            )
         return HashRoutedNetwork(
             self.image_shape,
             options.units,

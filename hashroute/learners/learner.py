@@ -22,6 +22,7 @@ from hashroute.learners.progress import progress_bar
 from hashroute.learners.randomness import RandomStream
 from hashroute.learners.trainer import Trainer, TrainingState
 from hashroute.nn.backbones import BackboneLike, find_backbone
+from hashroute.nn.pretrained import is_file
 from hashroute.nn.units import ConvUnit
 from hashroute.recipe import Recipe
 from hashroute.tasks import Scenario, Task
@@ -90,8 +91,8 @@ class Learner(Predictor):
         self.options = self.Options() if options is None else options
         self.seed = seed
         self.backbone = find_backbone(recipe.backbone if backbone is None else backbone, self.image_shape)
-        self.own_backbone = isinstance(backbone, nn.Module)
-        if backbone is not None and not isinstance(backbone, nn.Module):
+        self.own_backbone = isinstance(backbone, nn.Module) or (isinstance(backbone, str) and is_file(backbone))
+        if backbone is not None and not self.own_backbone and not isinstance(backbone, nn.Module):
             recipe = replace(recipe, backbone=backbone if isinstance(backbone, str) else tuple(backbone))
         self.recipe = recipe
         self.objective = find_objective(objective)(recipe)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hashroute.images import Images, batches_of
 from hashroute.learners.entries import Batch, TaskEntry, TaskFree
 from hashroute.learners.inputs import check_images
+from hashroute.learners.maps import Maps, keep_maps
 from hashroute.learners.objectives import Objective
 from hashroute.learners.randomness import isolated_rng
 from hashroute.nn.backbones import Backbone
@@ -76,13 +77,21 @@ class Predictor(nn.Module):
         )
 
     def pixel_statistics(self, task: TaskEntry) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation, channel by channel, by which the pixels of a task are normalised."""
-        if self.recipe.scaling == "data set" and task.mean is not None and task.std is not None:
+        """Mean and standard deviation, channel by channel, by which the pixels of a task are normalised.
+
+        A frozen stem has its own, for all tasks.
+        """
+        by_task = self.backbone.stem is None and self.recipe.scaling == "data set"
+        if by_task and task.mean is not None and task.std is not None:
             return task.mean, task.std
         return (0.5,), (0.25,)
 
     def normalise(self, images: Tensor, task: TaskEntry) -> Tensor:
-        """Pixels, uint8 or from 0 to 1, as the encoder takes them."""
+        """Pixels, uint8 or from 0 to 1, as the encoder takes them; with a frozen stem, its maps."""
+        if isinstance(images, Maps):
+            return images.as_subclass(Tensor).to(self.device, self._place.dtype)
+        if self.backbone.stem is not None:
+            return self._stem_maps(images)
         mean, std = (self._place.new_tensor(part).view(-1, 1, 1) for part in self.pixel_statistics(task))
         whole = not images.is_floating_point()
         images = images.to(self.device, self._place.dtype)
@@ -93,11 +102,32 @@ class Predictor(nn.Module):
             images = images.contiguous(memory_format=torch.channels_last)
         return images
 
+    def _stem_maps(self, images: Tensor) -> Tensor:
+        """The maps of the frozen stem: (n, *input_shape)."""
+        assert self.backbone.stem is not None
+        images = images.to(self.device)
+        pixels = images.float() if images.is_floating_point() else images.float() / 255
+        maps: Tensor = self.backbone.stem.to(self.device)(pixels)
+        return maps.to(self._place.dtype)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of what the encoder takes: an image, or the maps of a frozen stem."""
+        return self.image_shape if self.backbone.stem is None else self.backbone.stem.shape
+
+    def inputs(self, split: Split, task: TaskEntry) -> Split:
+        """What is trained on for a split: its images, or the maps of a frozen stem, which are computed once."""
+        if self.backbone.stem is None or task.data is None or split not in (task.data.train, task.data.validation):
+            return split
+        if split not in task.maps:
+            task.maps[split] = keep_maps(split, self.input_shape, self._stem_maps)
+        return task.maps[split]
+
     @torch.no_grad()
     def feature_count(self) -> int:
         """How many features the encoder gives to the head of the last task."""
         self.eval()
-        return self.features(self._place.new_zeros(1, *self.image_shape), self.tasks[-1]).shape[1]
+        return self.features(self._place.new_zeros(1, *self.input_shape), self.tasks[-1]).shape[1]
 
     @torch.no_grad()
     def encode(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor:
@@ -172,7 +202,16 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def _asked(self, images: Tensor | Images, prior: Tensor) -> Iterator[tuple[TaskEntry, Tensor, Tensor]]:
-        """Each task that may answer, the rows that it is asked about, and what its head says of them."""
+        """Each task that may answer, the rows that it is asked about, and what its head says of them.
+
+        With a frozen stem, the maps of an image are computed once for all tasks.
+        """
+        if self.backbone.stem is not None and not isinstance(images, Maps):
+            for some in torch.arange(len(images)).split(self._batch_size()):
+                asked = self._stem_maps(_rows(images, some)[:]).as_subclass(Maps)
+                for entry, rows, outputs in self._asked(asked, prior[some.to(prior.device)]):
+                    yield entry, rows + int(some[0]), outputs
+            return
         alike: dict[Any, list[TaskEntry]] = {}
         for entry in self.tasks:
             alike.setdefault(self.feature_key(entry), []).append(entry)
@@ -192,7 +231,7 @@ class Predictor(nn.Module):
         the same at each call.
         """
         self._rest()
-        most = self._recorded_at_once()
+        split, most = self.inputs(split, task), self._recorded_at_once()
         if len(split) > most:
             split = split[torch.linspace(0, len(split) - 1, most).round().long()]
         features, targets = [], []
@@ -230,7 +269,8 @@ class Predictor(nn.Module):
             raise ValueError("this learner has learned no task yet: call learn(task) first")
 
     def _parts(self, images: Tensor | Images) -> Iterator[Tensor]:
-        check_images(images, self.image_shape)
+        if not isinstance(images, Maps):
+            check_images(images, self.image_shape)
         return batches_of(images, self._batch_size())
 
 

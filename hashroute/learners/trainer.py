@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from hashroute.learners.entries import Batch, EpochLog, TaskEntry
+from hashroute.learners.maps import Maps
 from hashroute.recipe import Recipe
 from hashroute.tasks import Task, read_batches
 
@@ -157,6 +158,7 @@ class Trainer:
                 learner.after_task(entry)
         for entry in state.tasks:
             entry.data = None
+            entry.maps.clear()
         learner.training_state = None
         learner.scratch = {}
 
@@ -260,12 +262,15 @@ class Trainer:
         return requests
 
     def _batches(self, requests: Sequence[tuple[TaskEntry, Tensor]]) -> Generator[Batch, None, None]:
-        """Training batches: read, augmented as the task allows, normalised, and prepared by the objective."""
+        """Training batches: read, augmented as the task allows, normalised, and prepared by the objective.
+
+        Maps of a frozen stem are not augmented: they are computed once, from the images as they are.
+        """
         learner = self.learner
-        read = read_batches((entry.images.train, rows) for entry, rows in requests)
+        read = read_batches((learner.inputs(entry.images.train, entry), rows) for entry, rows in requests)
         for (entry, _), (images, targets) in zip(requests, read, strict=True):
             images = images.to(learner.device)
-            if learner.recipe.augment:
+            if learner.recipe.augment and not isinstance(images, Maps):
                 images = augment(images, entry.images.augmentations)
             batch = Batch(learner.normalise(images, entry), targets.to(learner.device), entry)
             yield learner.objective.prepare(batch)

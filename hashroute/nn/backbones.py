@@ -1,6 +1,8 @@
 """Backbones: an encoder is a list of levels, each a module that turns maps into maps.
 
 A backbone is a name, a tuple of `UnitSpec`, or a module whose children are the levels. `register_backbone` adds a name.
+A backbone may begin with a frozen stem, a pre-trained network (see `pretrained`); its levels are trained on the stem's
+maps.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
+from hashroute.nn.pretrained import STEMS, FrozenStem, find_stem, from_file, is_file, is_pretrained
 from hashroute.nn.units import ConvBlock, ConvUnit, UnitSpec
 
 Build = Callable[..., Sequence[nn.Module]]
@@ -58,6 +61,8 @@ class Backbone:
     """How many levels there are."""
     channels_last: bool = False
     """Whether images are laid out with their channels last, which makes pooling several times as fast."""
+    stem: FrozenStem | None = None
+    """A pre-trained network that turns images into the maps that the levels take."""
 
     def new_levels(self) -> nn.ModuleList:
         """The levels, with fresh weights."""
@@ -70,6 +75,13 @@ def find_backbone(backbone: BackboneLike, image_shape: Sequence[int]) -> Backbon
     Every path that starts from nothing gets a copy of a module as it was given.
     """
     shape = tuple(image_shape)
+    if isinstance(backbone, FrozenStem):
+        return _on_stem(backbone, shape)
+    if isinstance(backbone, str) and is_file(backbone):
+        made = from_file(backbone, shape)
+        return _on_stem(made, shape) if isinstance(made, FrozenStem) else find_backbone(nn.ModuleList(made), shape)
+    if isinstance(backbone, str) and is_pretrained(backbone):
+        return _on_stem(find_stem(backbone), shape)
     if isinstance(backbone, str):
         build = _named(backbone, shape)
         with torch.random.fork_rng(devices=[]):  # later random numbers are the same as without this look
@@ -89,6 +101,14 @@ def find_backbone(backbone: BackboneLike, image_shape: Sequence[int]) -> Backbon
     return Backbone(partial(unit_levels, specs, shape), len(specs), any(spec.max_pool > 1 for spec in specs))
 
 
+def _on_stem(stem: FrozenStem, image_shape: tuple[int, ...]) -> Backbone:
+    if image_shape[0] not in (1, 3):
+        raise ValueError(
+            f"images have {image_shape[0]} channels, backbone {stem.name!r} takes 1 or 3: give grey or colour images"
+        )
+    return Backbone(partial(unit_levels, STEM_UNITS, stem.shape), len(STEM_UNITS), stem=stem)
+
+
 def _copy_levels(original: nn.Module) -> list[nn.Module]:
     return list(copy.deepcopy(original).children())
 
@@ -98,7 +118,8 @@ def feature_count(backbone: BackboneLike, image_shape: Sequence[int], pool: int)
     found = find_backbone(backbone, image_shape)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         encoder = PlainEncoder(found.new_levels(), pool).eval()
-        return int(encoder(torch.zeros(1, *image_shape)).shape[1])
+        shape = image_shape if found.stem is None else found.stem.shape
+        return int(encoder(torch.zeros(1, *shape)).shape[1])
 
 
 def _named(name: str, shape: tuple[int, ...]) -> Callable[[], Sequence[nn.Module]]:
@@ -114,8 +135,9 @@ def _named(name: str, shape: tuple[int, ...]) -> Callable[[], Sequence[nn.Module
             raise ValueError(f"the width factor of backbone {name!r} is {width:g}: expected more than 0, at most 16")
         return partial(build, shape, width=width)
     raise ValueError(
-        f"there is no backbone {name!r}: expected one of {', '.join(BACKBONES)}, with a width factor such as "
-        "resnet18x0.25 where it has one, or register it with register_backbone"
+        f"there is no backbone {name!r}: expected one of {', '.join([*BACKBONES, *STEMS])}, timm:NAME or "
+        "FILE.py:FUNCTION, with a width factor such as resnet18x0.25 where it has one, or register it with "
+        "register_backbone"
     )
 
 
@@ -162,6 +184,10 @@ def small_units(image_shape: Sequence[int], width: float = 1.0) -> tuple[UnitSpe
     side = min(image_shape[1:])
     widths = (32, 64, 128) if side >= 32 else (16, 32, 64) if side >= 16 else (16, 32)
     return tuple(UnitSpec(max(8, round(each * width / 8) * 8), 3, 1, 1, norm_groups=8, max_pool=2) for each in widths)
+
+
+STEM_UNITS = (UnitSpec(128, 1, norm_groups=8),)
+"""What is trained on the maps of a frozen stem: one level of few weights, because every fork has its own."""
 
 
 @register_backbone("small")

@@ -54,7 +54,7 @@ class Forest(nn.Module):
         """
         units = self.backbone.new_levels()
         if parent is not None:
-            _copy(self.paths[parent], units)
+            copy_weights(self.paths[parent], units)
             for layer in layers_of(units):
                 if numbers_saved(layer.weight, rank):
                     make_low_rank(layer, rank)
@@ -151,7 +151,7 @@ def _windows(height: int, width: int, dtype: torch.dtype, device: torch.device) 
 
 
 @torch.no_grad()
-def _copy(source: nn.Module, target: nn.Module) -> None:
+def copy_weights(source: nn.Module, target: nn.Module) -> None:
     """Copy all weights and buffers; a layer of low rank is copied as the weights that it computes."""
     for theirs, ours in zip(layers_of(source), layers_of(target), strict=True):
         ours.weight.copy_(theirs.weight)

@@ -17,7 +17,8 @@ memory also keeps the usual range of four numbers: the two terms of the likeliho
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, reduce
 from typing import Any
 
 import torch
@@ -46,18 +47,21 @@ EDGES = 8
 """Side of the grid on which edges are averaged."""
 
 
-def edges(images: Tensor) -> Tensor:
+def edges(images: Tensor, pool: Callable[[Tensor, int], Tensor] = adaptive_avg_pool2d) -> Tensor:
     """Slopes and curvatures of images, averaged on a grid: they tell kinds of data apart.
 
     images: (n, channels, height, width). Channels are transformed into their mean and their differences. Returns the
     square roots of mean slopes to the right, left, down and up, and of mean curvatures across and down: (n, 6 channels,
-    8, 8). Brightness does not matter, and contrast is only a factor.
+    8, 8). Brightness does not matter, and contrast is only a factor. pool: averages maps on a grid of a side.
     """
-    images = torch.einsum("kc,nchw->nkhw", _cosines(images.shape[1]).to(images), images)
+    waves = _cosines(images.shape[1]).to(images)
+    # Terms are added one by one, so that all machines round in the same way: square roots enlarge small differences.
+    weighted = (wave[:, None, None] * channel for wave, channel in zip(waves.T, images.split(1, 1), strict=True))
+    images = reduce(torch.add, weighted)
     across, down = images.diff(dim=3), images.diff(dim=2)
     slopes = [each.clamp_min(0) for slope in (across, down) for each in (slope, -slope)]
     bends = [across.diff(dim=3).abs(), down.diff(dim=2).abs()]
-    return torch.cat([adaptive_avg_pool2d(each, EDGES) for each in slopes + bends], 1).sqrt()
+    return torch.cat([pool(each, EDGES) for each in slopes + bends], 1).sqrt()
 
 
 def texture(found: Tensor) -> Tensor:
@@ -231,7 +235,7 @@ class GaussianMemories(nn.Module):
         several, count, _ = directions.shape
         products = hashed @ torch.cat([directions.flatten(0, 1), means]).T
         centre = (directions @ means[:, :, None])[..., 0]
-        along = products[:, : several * count].view(len(hashed), several, count) - centre
+        along = products[:, : several * count].unflatten(1, (several, count)) - centre
         distance = hashed.square().sum(1)[:, None] - 2 * products[:, several * count :] + means.square().sum(1)
         return along, (distance - along.square().sum(2)).clamp_min(0)
 
