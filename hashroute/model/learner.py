@@ -78,7 +78,8 @@ class KeptLearner(HRN):
             self.memory_names.index(record.objects["memory"]),
         )
         domain = self.domain_names.index(record.domain)
-        return HRNEntry(index, name, record.classes, record.mean, record.std, None, path, domain, memory, decision)
+        known = (index, name, record.classes, record.mean, record.std)
+        return HRNEntry(*known, path=path, domain=domain, memory=memory, decision=decision)
 
     def _read_memories(self) -> None:
         self.memories.reserve(len(self.memory_names))
