@@ -223,7 +223,7 @@ class HRN(Learner):
         strange = memories.strangeness(hashed, textures) > memories.limits
         usual = memories.usual
         unlikely = (memories.log_likelihood(hashed) - usual[:, 0]) / usual[:, 1] < -UNFAMILIAR
-        return torch.where(memories.limits.isnan(), unlikely, strange).all(1)
+        return torch.where(memories.limits.isinf(), unlikely, strange).all(1)
 
     def _check_remembers(self) -> None:
         if not len(self.memories):

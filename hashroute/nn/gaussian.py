@@ -194,10 +194,10 @@ class GaussianMemories(nn.Module):
         return torch.cat([logs, looks[:, None].expand(-1, len(self), -1)], 2)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
-        """Memories that were saved before there were ranges have none: NaN."""
-        for name in ("ranges", "limits"):
+        """Memories that were saved before there were ranges have none, and no limit: infinity."""
+        for name, value in (("ranges", 1.0), ("limits", torch.inf)):
             if prefix + name not in state_dict:
-                state_dict[prefix + name] = torch.full_like(getattr(self, name), torch.nan)
+                state_dict[prefix + name] = torch.full_like(getattr(self, name), value)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     @torch.no_grad()
