@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -125,6 +127,8 @@ class Room:
         except ValueError as error:
             line = " ".join(str(error).replace(str(self.model.path), "the model").split())
             raise HTTPException(409, line) from None
+        except OSError as error:
+            raise HTTPException(500, f"the folder of the model cannot be used: {error.strerror}") from error
 
     @asynccontextmanager
     async def uploading(self) -> AsyncIterator[None]:
@@ -153,8 +157,7 @@ class Room:
         channels, size, _ = self.model.image_shape
         if channels not in (1, 3):
             raise HTTPException(409, f"the model takes images of {channels} channels: ask it from Python")
-        pixels = np.stack([read_image(each, size, channels == 3, self.limits) for each in form.images])
-        found = self.model.predict(pixels, task, top)
+        found = self.model.predict(np.stack(list(self._pixels(form, size, channels == 3))), task, top)
         return [_plain(each.name, answer) for each, answer in zip(form.images, found, strict=True)]
 
     def check_images(self, form: Form) -> None:
@@ -162,8 +165,17 @@ class Room:
         if len(form.classes) != len(form.images):
             counts = f"{len(form.images)} images and {len(form.classes)} classes"
             raise HTTPException(400, f"there are {counts}: expected one part named classes for each image")
+        for _ in self._pixels(form, CHECKED_SIZE, True):
+            pass
+
+    def _pixels(self, form: Form, size: int, colour: bool) -> Iterator[NDArray[np.uint8]]:
+        """Decode images one at a time."""
+        start = time.monotonic()
         for each in form.images:
-            read_image(each, CHECKED_SIZE, True, self.limits)
+            if time.monotonic() - start > self.limits.decode_seconds:
+                allowed = f"{self.limits.decode_seconds:g} seconds"
+                raise HTTPException(413, f"the images take longer than {allowed} to decode: send fewer at once")
+            yield read_image(each, size, colour, self.limits)
 
     def tasks(self) -> Tasks:
         """All tasks."""
@@ -222,7 +234,7 @@ def create_app(
         device: to compute on.
     """
     limits = limits or Limits()
-    room = Room(Path(model_path), limits, device)
+    room = Room(Path(model_path).absolute(), limits, device)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -320,6 +332,10 @@ def create_app(
     async def wrong(_: Request, error: RequestValidationError) -> JSONResponse:
         lines = [f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()]
         return JSONResponse({"error": "; ".join(lines)[:500]}, 422)
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, __: Exception) -> JSONResponse:
+        return JSONResponse({"error": "the server made a mistake: its log says which"}, 500)
 
     return app
 

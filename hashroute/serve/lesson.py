@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ class Order:
 
 
 def main() -> int:
-    """Learn what standard input asks for; returns the exit code."""
+    """Learn what standard input asks for, and tell how far it is; returns the exit code."""
     order = Order(**json.loads(sys.stdin.read()))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print does not come between our lines
@@ -45,10 +46,15 @@ def main() -> int:
         out.flush()
 
     try:
-        tell(report=_learn(order, tell))
-    except (ValueError, OSError) as error:
-        tell(error=" ".join(str(error).split()))
-        return 1
+        try:
+            tell(report=_learn(order, tell))
+        except BrokenPipeError:
+            raise
+        except (ValueError, OSError) as error:
+            tell(error=" ".join(str(error).replace(order.model, "the model").split()))
+    except BrokenPipeError:  # the server was killed: nobody else removes the images
+        shutil.rmtree(order.root, ignore_errors=True)
+        os._exit(1)
     return 0
 
 

@@ -21,6 +21,8 @@ class Limits:
     """Characters in the name of a task, class or file."""
     body_seconds: float = 300
     """Time in which a request must have arrived."""
+    decode_seconds: float = 120
+    """Time in which the images of a request must be decoded: small files can be large images."""
     uploads: int = 4
     """Requests with images that are received at the same time."""
     lesson_seconds: float = 6 * 3600

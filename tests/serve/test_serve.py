@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 import requests
 
 from kept_models import COMMAND, ENVIRONMENT, content, hashroute, succeeded
@@ -66,25 +67,35 @@ def test_a_new_model_learns_forgets_and_is_empty(images: Path, tmp_path: Path) -
         assert server.post("undo").status_code == 409
 
 
-def test_a_stopped_server_leaves_the_model_as_it_was_and_the_same_images_continue(images: Path, tmp_path: Path) -> None:
+def test_a_stopped_server_leaves_the_model_as_it_was(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(temporary))
     model = Path(shutil.copytree(images / "model", tmp_path / "model"))
     files = sorted((images / "straight").glob("*/*.png"))
     labels = {"classes": [file.parent.name for file in files]}
     query = {"task": "straight", "epochs": 300}
+    reached = 0
     for number in (signal.SIGTERM, signal.SIGKILL):
         manifest = (model / "manifest.json").read_bytes()
         with running(model) as server:
             job = server.post("learn", params=query, files=parts(files), data=labels).json()
             assert server.post("learn", params=query, files=parts(files), data=labels).status_code == 409
             assert server.post("undo").status_code == 409
-            while server.get(f"jobs/{job['id']}").json()["epoch"] < 2:
+            while (found := server.get(f"jobs/{job['id']}").json())["epoch"] < reached + 2:
+                assert found["state"] == "running"
+                assert found["total"] is None or found["epoch"] >= reached  # the second server continues
                 time.sleep(0.05)
+            reached = found["epoch"]
             assert server.predict(files[0])[0]["task"] == "round"  # it answers while it learns
             server.process.send_signal(number)
             assert server.process.wait(60) == (0 if number == signal.SIGTERM else -signal.SIGKILL)
         assert (model / "manifest.json").read_bytes() == manifest
     while hashroute("undo", model, folder=tmp_path).returncode:  # the process that learned ends with its server
         time.sleep(0.1)
+    assert not list(temporary.glob("hashroute-*"))
     assert "every file is as it was written" in succeeded("verify", model, folder=tmp_path)
 
 
