@@ -89,7 +89,6 @@ class HRN(Learner):
     Options = HRNOptions
     Entry = HRNEntry
     Growth: ClassVar[type[Growth]] = Growth
-    several_at_once = False
     scale_features = True
     encoder: Forest
 

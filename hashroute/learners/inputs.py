@@ -28,9 +28,12 @@ def check_images(images: Any, image_shape: tuple[int, ...]) -> None:
     """Raise an error unless these are images of this shape, uint8 or from 0 to 1."""
     if not isinstance(images, Tensor | Images) or images.dtype == torch.bool:
         kind = "bool" if isinstance(images, Tensor) else type(images).__name__
-        raise ValueError(f"images are {kind}: expected a tensor of uint8, or of numbers from 0 to 1")
+        hint = "; convert them with torch.as_tensor(images)" if kind == "ndarray" else ""
+        raise ValueError(f"images are {kind}: expected a tensor of uint8, or of numbers from 0 to 1{hint}")
     shape = tuple(images.shape)
-    if len(shape) != 4 or shape[1:] != image_shape or shape[0] == 0:
+    if shape[:1] == (0,):
+        raise ValueError("there are no images: expected at least one")
+    if len(shape) != 4 or shape[1:] != image_shape:
         raise ValueError(f"images are of shape {shape}: expected (number, {', '.join(map(str, image_shape))})")
     if isinstance(images, Tensor) and images.dtype != torch.uint8:
         most = 1 if images.is_floating_point() else 255

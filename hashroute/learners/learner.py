@@ -65,9 +65,7 @@ class Learner(Predictor):
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
     """Values of options among which `hashroute search` chooses."""
     at_once: ClassVar[bool] = False
-    """Whether runs give it all tasks together: a reference, not a continual learner."""
-    several_at_once: ClassVar[bool] = True
-    """Whether it can learn several tasks together."""
+    """Whether it learns all tasks together: a reference, not a continual learner."""
     scale_features: ClassVar[bool] = False
     """Whether features are scaled in front of the heads even if the recipe leaves them as they are."""
     _place: Tensor
@@ -199,7 +197,7 @@ class Learner(Predictor):
         progress: bool | None = None,
         on_epoch: Callable[[EpochLog], None] | None = None,
     ) -> Self:
-        """Learn a task, several tasks together, or the tasks of a scenario one after the other.
+        """Learn a task, or the tasks of a scenario one after the other; `joint` learns several tasks together.
 
         If learning was interrupted, the same call continues it, and `abort` gives the task up.
 

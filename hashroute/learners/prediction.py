@@ -16,13 +16,16 @@ from hashroute.learners.objectives import Objective
 from hashroute.learners.randomness import isolated_rng
 from hashroute.nn.backbones import Backbone
 from hashroute.recipe import Recipe
-from hashroute.tasks import Split
+from hashroute.tasks import Split, Task
 
 EVALUATION_BATCH = 128
 """Small images at a time where nothing is trained. Larger batches are slower: their maps do not fit into the cache."""
 
 EVALUATION_PIXELS = EVALUATION_BATCH * 64 * 64
 """Pixels at a time, at most: larger images come in smaller batches."""
+
+TaskLike = int | str | Task | TaskEntry
+"""A task that was learned: its index, its name, the task itself, or its entry."""
 
 RECORDED_BYTES = 2**29
 """Features of a task that are held in memory at once, at most."""
@@ -63,18 +66,18 @@ class Predictor(nn.Module):
         """Where it computes."""
         return self._place.device
 
-    def find_task(self, task: int | str | TaskEntry) -> TaskEntry:
+    def find_task(self, task: TaskLike) -> TaskEntry:
         """The entry of a task that was learned, from its name or index."""
+        name = task.name if isinstance(task, Task) else task
         for entry in self.tasks:
-            if task is entry or (isinstance(task, str) and task == entry.name):
+            if task is entry or (isinstance(name, str) and name == entry.name):
                 return entry
         if isinstance(task, int) and not isinstance(task, bool) and 0 <= task < len(self.tasks):
             return self.tasks[task]
-        names = [entry.name for entry in self.tasks]
-        given = task.name if isinstance(task, TaskEntry) else task
-        raise ValueError(
-            f"there is no task {given!r}: expected {', '.join(names) or 'none, because nothing was learned yet'}"
-        )
+        names = ", ".join(repr(entry.name) for entry in self.tasks)
+        given = name.name if isinstance(name, TaskEntry) else name
+        expected = f"one of {names}, or an index below {len(self.tasks)}" if names else "none: nothing was learned yet"
+        raise ValueError(f"there is no task {given!r}: expected {expected}")
 
     def pixel_statistics(self, task: TaskEntry) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation, channel by channel, by which the pixels of a task are normalised.
@@ -130,7 +133,7 @@ class Predictor(nn.Module):
         return self.features(self._place.new_zeros(1, *self.input_shape), self.tasks[-1]).shape[1]
 
     @torch.no_grad()
-    def encode(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor:
+    def encode(self, images: Tensor | Images, task: TaskLike | None = None) -> Tensor:
         """(n, features) features of images, uint8 or from 0 to 1.
 
         Without a task, each image is encoded for the task that `predict` assigns it to.
@@ -148,7 +151,7 @@ class Predictor(nn.Module):
         return torch.cat([self.features(self.normalise(part, entry), entry) for part in self._parts(images)])
 
     @torch.no_grad()
-    def logits(self, images: Tensor | Images, task: int | str | TaskEntry) -> Tensor:
+    def logits(self, images: Tensor | Images, task: TaskLike) -> Tensor:
         """(n, outputs) what the head of a task gives for images."""
         entry, most = self.find_task(task), self._recorded_at_once()
         rows = torch.arange(len(images)).split(most) if len(images) > most else [None]
@@ -156,12 +159,12 @@ class Predictor(nn.Module):
         return torch.cat([self.heads[entry.index](self.encode(part, entry)) for part in parts])
 
     @overload
-    def predict(self, images: Tensor | Images, task: int | str | TaskEntry) -> Tensor: ...
+    def predict(self, images: Tensor | Images, task: TaskLike) -> Tensor: ...
 
     @overload
     def predict(self, images: Tensor | Images, task: None = None) -> TaskFree: ...
 
-    def predict(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor | TaskFree:
+    def predict(self, images: Tensor | Images, task: TaskLike | None = None) -> Tensor | TaskFree:
         """Labels of images of a task, given by name or index; without one, the task and the label of each image.
 
         Without a task, the task with the highest sum of prior (`task_prior`) and confidence of its head answers.
@@ -178,7 +181,7 @@ class Predictor(nn.Module):
         return TaskFree(tasks, labels.gather(1, tasks[:, None])[:, 0])
 
     @torch.no_grad()
-    def forward(self, images: Tensor | Images, task: int | str | TaskEntry | None = None) -> Tensor:
+    def forward(self, images: Tensor | Images, task: TaskLike | None = None) -> Tensor:
         """Outputs of the head of a task; without one, a score for every class of every task: (n, all classes).
 
         The highest score belongs to the class that `predict` answers.

@@ -204,7 +204,7 @@ class Trainer:
                 f"{names} is still being learned: call learn() with the same images to continue, or abort() to give "
                 "it up"
             )
-        if len(tasks) > 1 and not learner.several_at_once:
+        if len(tasks) > 1 and not learner.at_once:
             raise ValueError(f"{learner.name} was given {len(tasks)} tasks at once: it learns one task after the other")
         known = [entry.name for entry in learner.tasks]
         for task in tasks:
