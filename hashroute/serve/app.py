@@ -218,7 +218,8 @@ def _multipart(*required: str) -> dict[str, Any]:
         "images": {"type": "array", "minItems": 1, "items": {"type": "string", "format": "binary"}},
         "classes": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1, "maxLength": 200}},
     }
-    schema = {"type": "object", "required": list(required), "properties": {name: parts[name] for name in required}}
+    chosen = {name: parts[name] for name in required}
+    schema = {"type": "object", "required": list(required), "properties": chosen, "additionalProperties": False}
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 

@@ -13,7 +13,7 @@ class Limits:
     """Bytes of one request."""
     file_bytes: int = 32 * 2**20
     """Bytes of one image file."""
-    pixels: int = 50_000_000
+    pixels: int = 25_000_000
     """Pixels of one image."""
     files: int = 2000
     """Images of one request."""
