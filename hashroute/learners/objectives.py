@@ -27,6 +27,9 @@ class Objective:
     """The name that it is registered by; that of the class, if it is not registered."""
     score_factor: ClassVar[float] = 1.0
     """Scores are shown multiplied by this: 100 shows shares as percent."""
+    names_classes: ClassVar[bool] = False
+    """Whether the highest output is the class of an image. Only then runs measure task-free accuracy, which compares
+    classes of all tasks, and show sample images with their labels."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -93,6 +96,7 @@ class Classification(Objective):
     """Name the class of an image: cross-entropy, scored by accuracy."""
 
     score_factor = 100.0
+    names_classes = True
 
     def outputs(self, task: TaskEntry) -> int:
         """One logit for each class."""
