@@ -194,7 +194,7 @@ class _Progress:
                 "validation_accuracy": sum(factor * score for score in scores) / len(scores),
                 "images": log.images,
                 "seconds": log.seconds,
-                **learner.analyse(entries[0].images.validation.images[:1000], entries[0]),
+                **learner.analyse(entries[0].images.validation[:1000].images, entries[0]),
             }
             if trainer.done:
                 start = clock(learner.device)

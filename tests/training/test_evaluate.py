@@ -23,7 +23,7 @@ from hashroute.training import metrics
 from hashroute.training.evaluate import flow, task_free_accuracy
 from hashroute.training.run_folder import RunFolder
 from hashroute.training.samples import samples
-from support import Brightness, Rotation, assert_same, digits, learned, short_recipe
+from support import Brightness, Rotation, Stored, assert_same, digits, learned, short_recipe
 
 
 def check_result(result: RunResult, learner: Learner, scenario: Scenario) -> None:
@@ -73,6 +73,17 @@ def test_a_run_is_measured_by_the_score_of_its_objective(
         assert (record["validation_accuracy"] < 0) == (objective is Brightness), "a squared error, negated"
     found = RunFolder(tmp_path).read()
     assert (found.samples, found.result) == ([], result)
+
+
+@pytest.mark.parametrize("name", ["vc", "hrn", "hrn-paper"])
+def test_an_epoch_reads_validation_images_only_where_they_are_needed(name: str) -> None:
+    first = digits(1, 0.5).tasks[0]
+    stored = Stored(first.validation.images)
+    task = replace(first, validation=Split(stored, first.validation.labels))
+    begun: list[int] = []
+    run(Scenario("files", (task,)), name, short_recipe(3), on_epoch=lambda _: begun.append(stored.reads[0]))
+    times = (begun[1] - begun[0]) / len(stored)
+    assert times == (2 if name == "hrn-paper" else 1), "for the score, and by hrn-paper for its paths"
 
 
 def test_what_is_learned_at_once_has_one_row() -> None:
