@@ -14,13 +14,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hashroute import HashRoutedNetwork, Learner, Scenario, Task, UnitSpec, create_learner, load_scenario
+from hashroute.images import Images
 from hashroute.learners import files
+from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.growth import Decision, Growth, HRNEntry
 from hashroute.learners.hrn import HRN
+from hashroute.learners.objectives import Objective
 from hashroute.recipe import Recipe, recipe_for
 
 NEEDS = {
@@ -114,6 +120,57 @@ class Grower(HRN):
     """An `hrn` with a path for every task."""
 
     Growth = GrowAlways
+
+
+class Stored(Images):
+    """Images of a tensor, as if they were in files; counts how many are read."""
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__(images.shape[1:], len(images))
+        self.pixels = images.numpy()
+        self.reads = [0]
+        self.broken = -1
+
+    def read(self, row: int) -> NDArray[np.uint8]:
+        if row == self.broken:
+            raise OSError(f"image {row} cannot be read")
+        self.reads[0] += 1
+        return self.pixels[row]
+
+
+class Rotation(Objective):
+    """Tell by how many quarter turns an image was rotated: all four views of each image, no labels."""
+
+    score_factor = 100.0
+
+    def outputs(self, task: TaskEntry) -> int:  # noqa: ARG002
+        return 4
+
+    def prepare(self, batch: Batch) -> Batch:
+        images = torch.cat([batch.images.rot90(turn, (2, 3)) for turn in range(4)])
+        return batch._replace(images=images, targets=torch.arange(4).repeat_interleave(len(batch.images)))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.argmax(1) == targets
+
+
+class Brightness(Objective):
+    """Tell how bright an image is: one real number."""
+
+    def outputs(self, task: TaskEntry) -> int:  # noqa: ARG002
+        return 1
+
+    def prepare(self, batch: Batch) -> Batch:
+        return batch._replace(targets=batch.images.mean((1, 2, 3)))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs[:, 0], targets)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return -(outputs[:, 0] - targets).square()
 
 
 def accuracy(learner: Learner, task: Task) -> float:

@@ -116,7 +116,8 @@ class ELL(Vanilla):
             for old in self._old:
                 with torch.no_grad():
                     taught = self._teacher["heads"][old](before)
-                loss = loss + self.options.distillation * distil(self.heads[old](features), taught, self.options)
+                held = self.objective.distillation(self.heads[old](features), taught, self.options.temperature)
+                loss = loss + self.options.distillation * held
         if self.options.code_weight:
             with torch.no_grad():
                 target = F.linear(before, *self._codes).sigmoid()
@@ -137,7 +138,7 @@ class ELL(Vanilla):
     def _train_autoencoder(self, task: TaskEntry) -> tuple[Tensor, Tensor]:
         """Weights (code, features) and bias (code,) of the encoder of an autoencoder that serves the head of a task.
 
-        Labels are not smoothed here.
+        The loss of the head is the plain one: labels are not smoothed here.
         """
         (features, targets), head = self.record(task.images.train, task), self.heads[task.index]
         count = features.shape[1]
@@ -152,7 +153,7 @@ class ELL(Vanilla):
                     given = (features[rows] - mean) / std
                     back = decoder(coder(given).sigmoid())
                     error = (back - given).square().mean()
-                    answer = F.cross_entropy(head(back * std + mean), targets[rows])
+                    answer = self.objective.plain_loss(head(back * std + mean), targets[rows])
                     loss = self.options.reconstruction * error + answer
                     gradients = torch.autograd.grad(loss, weights)  # the head gets none
                     for weight, gradient in zip(weights, gradients, strict=True):
@@ -161,9 +162,3 @@ class ELL(Vanilla):
         # The standardisation becomes part of the weights, so that a code is one matrix product of the features.
         matrix = (coder.weight / std).detach()
         return matrix, (coder.bias - matrix @ mean).detach()
-
-
-def distil(logits: Tensor, taught: Tensor, options: ELLOptions) -> Tensor:
-    """Cross-entropy between softened answers, scaled so that its gradient does not depend on the temperature."""
-    warm = options.temperature
-    return -(taught.div(warm).softmax(1) * logits.div(warm).log_softmax(1)).sum(1).mean() * warm**2

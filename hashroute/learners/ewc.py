@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from hashroute.learners.entries import TaskEntry
+from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.learner import Style
 from hashroute.learners.plain import Vanilla
 from hashroute.learners.randomness import evenly_spaced_indices
@@ -73,12 +73,15 @@ class EWC(Vanilla):
     def fisher(self, task: TaskEntry, chunk: int = 6) -> dict[str, Tensor]:
         """The diagonal Fisher information of the class log-likelihood at the present weights, by name of weight.
 
+        An objective that does not name classes has no such likelihood: the gradients of its loss stand for it.
+
         chunk: images at a time, each with all classes; the maps of more images do not fit into the cache.
         """
         weights = {name: weight.detach() for name, weight in self.encoder.named_parameters()}
         data, head = task.images.train, self.heads[task.index]
         rows = evenly_spaced_indices(len(data), self.options.samples)
         classes = torch.arange(self.objective.outputs(task), device=self.device)
+        expected = self.objective.names_classes and not self.options.empirical
 
         def log_likelihood(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
             features = functional_call(self.encoder, weights, (image[None],))
@@ -86,17 +89,23 @@ class EWC(Vanilla):
             chosen = likely.gather(0, label.view(1))[0]
             return chosen, chosen.exp().detach()
 
-        gradient = vmap(grad(log_likelihood, has_aux=True), (None, 0, 0))  # one for each image and label
+        def minus_loss(weights: dict[str, Tensor], image: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+            features = functional_call(self.encoder, weights, (image[None],))
+            loss = self.objective.plain_loss(head(features), target[None])
+            return -loss, torch.ones_like(loss)
+
+        measured = log_likelihood if self.objective.names_classes else minus_loss
+        gradient = vmap(grad(measured, has_aux=True), (None, 0, 0))  # one for each image and target
         fisher = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         for part in rows.split(chunk):
-            images = self.normalise(data.images[part], task)
-            if self.options.empirical:
-                labels = data.labels[part].to(self.device)
-            else:
-                labels = classes.repeat(len(images))
+            batch = Batch(self.normalise(data.images[part], task), data.labels[part].to(self.device), task)
+            images, targets, _ = self.objective.prepare(batch)
+            views = len(images) / len(part)
+            if expected:
+                targets = classes.repeat(len(images))
                 images = images.repeat_interleave(len(classes), 0)
-            gradients, likely = gradient(weights, images, labels)
-            share = torch.ones_like(likely) if self.options.empirical else likely
+            gradients, likely = gradient(weights, images, targets)
+            share = (likely if expected else torch.ones_like(likely)) / views
             for name, each in gradients.items():
                 fisher[name] += torch.einsum("n,n...->...", share, each.square()) / len(rows)
         return fisher

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hashroute.learners.entries import TaskEntry
+from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.learner import Style
 from hashroute.learners.plain import Vanilla
 from hashroute.learners.randomness import evenly_spaced_indices
@@ -95,7 +95,8 @@ class GPM(Vanilla):
                 layer.register_forward_pre_hook(lambda layer, inputs, seen=seen: seen[layer].append(inputs[0]))
                 for layer in layers
             ]
-            self.encoder(self.normalise(data.images[part], task))
+            batch = Batch(self.normalise(data.images[part], task), data.labels[part].to(self.device), task)
+            self.encoder(self.objective.prepare(batch).images)
             for hook in hooks:
                 hook.remove()
             for index, layer in enumerate(layers):

@@ -238,7 +238,7 @@ class Growth:
         image of this task shows that.
         """
         learner = self.learner
-        scores = learner.scores(task.images.validation, task).cpu().double()
+        scores = learner.recorded_scores(task.images.validation, task).cpu().double()
         difference = scores - learner.scratch["scores"].cpu().double()
         decision.forked = learner.objective.score_factor * scores.mean().item()
         error = difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else 0.0

@@ -27,6 +27,9 @@ class Objective:
     """The name that it is registered by; that of the class, if it is not registered."""
     score_factor: ClassVar[float] = 1.0
     """Scores are shown multiplied by this: 100 shows shares as percent."""
+    names_classes: ClassVar[bool] = False
+    """Whether the highest output is the class of an image. Only then runs measure task-free accuracy, which compares
+    classes of all tasks, and show sample images with their labels."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -50,6 +53,14 @@ class Objective:
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch: a scalar. outputs: (n, outputs)."""
         raise NotImplementedError
+
+    def plain_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The same without what only regularises training. By default, `loss`."""
+        return self.loss(outputs, targets)
+
+    def distillation(self, outputs: Tensor, taught: Tensor, temperature: float) -> Tensor:  # noqa: ARG002
+        """How far outputs are from those of a teacher, both (n, outputs): a scalar. By default, the squared error."""
+        return F.mse_loss(outputs, taught)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(n,) how good the answer to each image is; higher is better."""
@@ -93,6 +104,7 @@ class Classification(Objective):
     """Name the class of an image: cross-entropy, scored by accuracy."""
 
     score_factor = 100.0
+    names_classes = True
 
     def outputs(self, task: TaskEntry) -> int:
         """One logit for each class."""
@@ -101,6 +113,15 @@ class Classification(Objective):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean cross-entropy, with labels smoothed as the recipe says."""
         return F.cross_entropy(outputs, targets, label_smoothing=self.recipe.label_smoothing)
+
+    def plain_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy; labels are not smoothed."""
+        return F.cross_entropy(outputs, targets)
+
+    def distillation(self, outputs: Tensor, taught: Tensor, temperature: float) -> Tensor:
+        """Cross-entropy between softened answers, scaled so that its gradient does not depend on the temperature."""
+        soft = taught.div(temperature).softmax(1)
+        return -(soft * outputs.div(temperature).log_softmax(1)).sum(1).mean() * temperature**2
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """1 for a right answer, 0 for a wrong one."""

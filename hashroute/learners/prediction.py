@@ -250,6 +250,15 @@ class Predictor(nn.Module):
     @torch.no_grad()
     def scores(self, split: Split, task: TaskEntry) -> Tensor:
         """(n,) how good the answers to a split of a task are, by the objective."""
+        most = self._recorded_at_once()
+        parts = [split]
+        if len(split) > most:
+            parts = [split[rows] for rows in torch.arange(len(split)).split(most)]
+        return torch.cat([self.recorded_scores(part, task) for part in parts])
+
+    @torch.no_grad()
+    def recorded_scores(self, split: Split, task: TaskEntry) -> Tensor:
+        """(n,) the scores of the images that `record` chooses."""
         features, targets = self.record(split, task)
         return self.objective.scores(self.heads[task.index](features), targets)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hashroute.learners.entries import TaskEntry, TaskFree
+from hashroute.learners.entries import TaskFree
 from hashroute.learners.learner import Learner
 from hashroute.tasks import Scenario, Split, Task
 from hashroute.training import metrics
@@ -38,13 +38,14 @@ class Evaluation:
         Returns what the log of the epoch gets.
         """
         known = self.data[: len(learner.tasks)]
-        right = [correct(learner, split, entry) for entry, (_, split) in zip(learner.tasks, known, strict=True)]
-        row: list[float | None] = [percent(each) for each in right]
+        scores = [learner.scores(split, entry).cpu() for entry, (_, split) in zip(learner.tasks, known, strict=True)]
+        row: list[float | None] = [learner.objective.score_factor * each.double().mean().item() for each in scores]
         result = self.result
         while len(result.accuracy) < len(known) - 1:  # tasks learned together have no rows of their own
             result.accuracy.append([None] * len(self.data))
         result.accuracy.append(row + [None] * (len(self.data) - len(known)))
-        packed = [metrics.pack(each.numpy()) for each in right]
+        names_classes = learner.objective.names_classes
+        packed = [metrics.pack(each.numpy()) for each in scores] if names_classes else []
         result.right_after += packed[len(result.right_after) :]
         record = {"accuracy": result.accuracy[-1], **self._routing(learner, known)}
         if len(learner.decisions) > len(result.decisions):
@@ -54,7 +55,8 @@ class Evaluation:
             result.right = packed
             result.parameters = learner.parameter_counts()
             result.bytes_kept = learner.bytes_kept()
-            result.task_free = task_free_accuracy(learner, self.data)
+            if names_classes:
+                result.task_free = task_free_accuracy(learner, self.data)
         return record
 
     def _routing(self, learner: Learner, known: Sequence[tuple[Task, Split]]) -> dict[str, Any]:
@@ -72,11 +74,6 @@ class Evaluation:
             "unchanged_paths": unchanged,
             "flow": {task.name: flow(each) for (task, _), each in zip(known, paths, strict=True)},
         }
-
-
-def correct(learner: Learner, split: Split, task: TaskEntry) -> Tensor:
-    """(n,) which images have a correct task-aware answer."""
-    return learner.predict(split.images, task).cpu() == split.labels
 
 
 def percent(correct: Tensor) -> float:

@@ -28,7 +28,8 @@ class RunResult:
     at_once: bool = False
     """Whether all tasks are learned together, so that nothing can be forgotten."""
     accuracy: list[Row] = field(default_factory=list)
-    """A row after each task, a column for each task, None for tasks not yet learned."""
+    """A row after each task, a column for each task, None for tasks not yet learned. Another objective than
+    classification gives its own scores, times its `score_factor`."""
     seconds: float = 0.0
     """Training time without evaluation. On a CPU this is processor time, which other processes do not change."""
     images: int = 0

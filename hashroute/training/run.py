@@ -17,7 +17,7 @@ from hashroute.nn.backbones import Backbone
 from hashroute.recipe import Profile, Recipe, result_name
 from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.tasks import Scenario
-from hashroute.training.evaluate import EvaluateOn, Evaluation, correct, percent
+from hashroute.training.evaluate import EvaluateOn, Evaluation
 from hashroute.training.result import RunResult
 from hashroute.training.run_folder import RunFolder, RunSettings
 from hashroute.training.samples import samples
@@ -155,7 +155,8 @@ def run(
             on_epoch(record)
     result = progress.evaluation.result
     if kept is not None:
-        kept.finish(model, samples(model, progress.evaluation.data), result)
+        shown = samples(model, progress.evaluation.data) if model.objective.names_classes else []
+        kept.finish(model, shown, result)
     return result, model
 
 
@@ -181,18 +182,19 @@ class _Progress:
             log = trainer.run_epoch()
             result.seconds += log.seconds
             result.images += log.images
-            accuracies = [percent(correct(learner, entry.images.validation, entry)) for entry in entries]
+            factor = learner.objective.score_factor
+            scores = [learner.scores(entry.images.validation, entry).double().mean().item() for entry in entries]
             record: dict[str, Any] = {
                 "task": entries[0].name if len(entries) == 1 else "all",
                 "task_index": entries[0].index,
                 "epoch": trainer.state.epoch,
                 "epochs": trainer.epochs,
                 "loss": log.loss,
-                "train_accuracy": 100 * log.score,
-                "validation_accuracy": sum(accuracies) / len(accuracies),
+                "train_accuracy": factor * log.score,
+                "validation_accuracy": sum(factor * score for score in scores) / len(scores),
                 "images": log.images,
                 "seconds": log.seconds,
-                **learner.analyse(entries[0].images.validation.images[:1000], entries[0]),
+                **learner.analyse(entries[0].images.validation[:1000].images, entries[0]),
             }
             if trainer.done:
                 start = clock(learner.device)

@@ -6,33 +6,13 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from hashroute import Scenario, Task
-from hashroute.images import Images
 from hashroute.learners import learner_names
 from hashroute.tasks import Split
-from support import assert_same, digits, fresh
-
-
-class Stored(Images):
-    """Images of a tensor, as if they were in files; counts how many are read."""
-
-    def __init__(self, images: Tensor) -> None:
-        super().__init__(images.shape[1:], len(images))
-        self.pixels = images.numpy()
-        self.reads = [0]
-        self.broken = -1
-
-    def read(self, row: int) -> NDArray[np.uint8]:
-        if row == self.broken:
-            raise OSError(f"image {row} cannot be read")
-        self.reads[0] += 1
-        return self.pixels[row]
+from support import Stored, assert_same, digits, fresh
 
 
 def lazy(task: Task) -> Task:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hashroute import create_learner, load_learner
+from hashroute.learners import learner_names
 from hashroute.learners.entries import Batch, EpochLog, TaskEntry
 from hashroute.learners.objectives import (
     OBJECTIVES,
@@ -22,7 +23,8 @@ from hashroute.learners.objectives import (
     register_objective,
 )
 from hashroute.learners.trainer import Trainer
-from support import assert_same, digits, fresh, short_recipe
+from support import Brightness, assert_same, digits, fresh, short_recipe
+from support import Rotation as AllViews
 
 
 class Rotation(Objective):
@@ -159,6 +161,40 @@ def test_targets_may_be_any_numbers(name: str) -> None:
     images = digits().tasks[1].test.images
     found, expected = learner.logits(images, 1)[:, 0], lean(images / 255)
     assert torch.corrcoef(torch.stack([found, expected]))[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("objective", [AllViews, Brightness])
+@pytest.mark.parametrize("name", learner_names())
+def test_every_learner_learns_by_every_objective(name: str, objective: type[Objective]) -> None:
+    logs: list[EpochLog] = []
+    learner: Any = fresh(name, 3, objective=objective, augment=False).learn(digits(share=0.5), on_epoch=logs.append)
+    assert logs[2].score > logs[0].score
+    assert all(tensor.isfinite().all() for tensor in learner.kept.values())
+    if name == "ewc":
+        assert all((learner.kept[f"fisher.{each}"] > 0).any() for each, _ in learner.encoder.named_parameters())
+
+
+@pytest.mark.parametrize("kind", [Classification, AllViews, Brightness])
+def test_outputs_are_held_to_those_of_a_teacher(kind: type[Objective]) -> None:
+    objective = kind(short_recipe())
+    taught = torch.randn(5, objective.outputs(TaskEntry(0, "any", ("a", "b"))))
+    outputs = (taught + torch.randn_like(taught)).requires_grad_()
+    same = taught.clone().requires_grad_()
+    far, near = (objective.distillation(each, taught, 2.0) for each in (outputs, same))
+    assert far > near
+    assert torch.autograd.grad(near, same)[0].abs().max() < 1e-6
+
+
+def test_gpm_protects_the_inputs_of_all_views_that_an_objective_makes() -> None:
+    learner: Any = fresh("gpm", 1, objective=AllViews, augment=False)
+    seen: list[int] = []
+    learner.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    task = digits(share=0.5).tasks[0]
+    trainer = Trainer(learner)
+    trainer.begin(task)
+    seen.clear()
+    trainer.finish()
+    assert sum(seen) == 4 * len(task.train)
 
 
 def test_mistakes_with_objectives_get_one_line(tmp_path: Path) -> None:

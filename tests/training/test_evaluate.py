@@ -17,11 +17,13 @@ from PIL import Image
 from hashroute import Learner, RunResult, Scenario, create_learner, load_learner, run
 from hashroute.learners import learner_names
 from hashroute.learners.entries import TaskEntry
+from hashroute.learners.objectives import OBJECTIVES, Objective
 from hashroute.tasks import Split
 from hashroute.training import metrics
 from hashroute.training.evaluate import flow, task_free_accuracy
+from hashroute.training.run_folder import RunFolder
 from hashroute.training.samples import samples
-from support import assert_same, digits, learned, short_recipe
+from support import Brightness, Rotation, Stored, assert_same, digits, learned, short_recipe
 
 
 def check_result(result: RunResult, learner: Learner, scenario: Scenario) -> None:
@@ -51,6 +53,37 @@ def test_every_learner_runs_and_what_it_leaves_can_be_loaded(name: str, tmp_path
     assert_same(load_learner(tmp_path), learner)
     again, _ = run(digits(3), name, short_recipe(1))
     assert (again.accuracy, again.task_free) == (result.accuracy, result.task_free), "the same seed, the same numbers"
+
+
+@pytest.mark.parametrize("name", ["hrn", "joint"])
+@pytest.mark.parametrize("objective", [Rotation, Brightness])
+def test_a_run_is_measured_by_the_score_of_its_objective(
+    objective: type[Objective], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OBJECTIVES, objective.name, objective)
+    records: list[dict[str, Any]] = []
+    learner = create_learner(name, (1, 8, 8), short_recipe(1, augment=False), objective=objective.name)
+    result, _ = run(digits(), learner, folder=tmp_path, on_epoch=records.append)
+    for index, task in enumerate(digits().tasks):
+        score = learner.scores(task.test, learner.tasks[index]).double().mean().item()
+        assert result.accuracy[-1][index] == pytest.approx(objective.score_factor * score)
+    assert (result.task_free, result.right, result.right_after) == ({}, [], []), "there are no classes to compare"
+    for record in records:
+        assert (0 < record["train_accuracy"] < 100) == (objective is Rotation)
+        assert (record["validation_accuracy"] < 0) == (objective is Brightness), "a squared error, negated"
+    found = RunFolder(tmp_path).read()
+    assert (found.samples, found.result) == ([], result)
+
+
+@pytest.mark.parametrize("name", ["vc", "hrn", "hrn-paper"])
+def test_an_epoch_reads_validation_images_only_where_they_are_needed(name: str) -> None:
+    first = digits(1, 0.5).tasks[0]
+    stored = Stored(first.validation.images)
+    task = replace(first, validation=Split(stored, first.validation.labels))
+    begun: list[int] = []
+    run(Scenario("files", (task,)), name, short_recipe(3), on_epoch=lambda _: begun.append(stored.reads[0]))
+    times = (begun[1] - begun[0]) / len(stored)
+    assert times == (2 if name == "hrn-paper" else 1), "for the score, and by hrn-paper for its paths"
 
 
 def test_what_is_learned_at_once_has_one_row() -> None:
