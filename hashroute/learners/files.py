@@ -171,9 +171,8 @@ def _from_format_3(old: dict[str, Any], state: dict[str, Tensor]) -> tuple[dict[
         for task in old["tasks"]
     ]
     for number, task in enumerate(description["tasks"] if "ways" in old else ()):
-        decision = {name: value for name, value in old["decisions"][number].items() if name != "said"}
         task |= {"path": old["ways"][number], "domain": old["kinds"][number], "memory": old["known_as"][number]}
-        task["decision"] = decision
+        task["decision"] = old["decisions"][number]
     named = {}
     for name, tensor in state.items():
         part, _, rest = name.partition(".")
