@@ -76,7 +76,7 @@ class BenchSettings:
     device: str = "auto"
     """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
     plugins: tuple[str, ...] = ()
-    """Python modules to import first. They register your own learners, scenarios or backbones."""
+    """Python modules to import first. They register your own learners, scenarios, backbones or objectives."""
     tensorboard: bool = False
     """Write TensorBoard logs into the folders of the runs."""
     json: bool = False
@@ -98,7 +98,7 @@ class BenchSettings:
         """The command that runs these learners with this number of seeds."""
         parts = ["hashroute", "bench", self.scenario, "--recipe", self.recipe]
         parts += ["--learners", *learners] if learners else []
-        parts += ["--seeds", str(seeds)]
+        parts += ["--seeds", str(seeds)] if seeds > 1 else []
         for name, value in self.recipe_changes.items():
             flag = "--" + name.replace("_", "-")
             if name == "augment":

@@ -19,12 +19,16 @@ class ReportSettings:
     """Folders of runs, folders that contain such folders, or result files. Runs may be unfinished."""
     output: Path = Path("report")
     """Folder for report.html, its figures as PNG and PDF, and its tables as LaTeX."""
+    plugins: tuple[str, ...] = ()
+    """Python modules to import first. They register your own learners and scenarios."""
 
 
 def run_report(settings: ReportSettings, command: str, console: Console) -> Path:
     """Write the page; returns its path."""
+    from hashroute.learners.registry import import_plugins
     from hashroute.reporting.page import write_report
 
+    import_plugins(settings.plugins)
     page = write_report(settings.runs, settings.output, command)
     say(console, f"report in {page}")
     return page

@@ -46,6 +46,8 @@ class SearchSettings:
     """Number of runs at the same time, each in a process with one thread."""
     output: Path | None = None
     """Result file of all runs; by default NAME-search.json. An existing one is continued."""
+    plugins: tuple[str, ...] = ()
+    """Python modules to import first. They register your own learners, scenarios, backbones or objectives."""
 
     def command(self) -> str:
         """The command of this search."""
@@ -53,7 +55,9 @@ class SearchSettings:
         parts += ["--tasks", str(self.tasks)] if self.tasks else []
         parts += ["--learners", *self.learners] if self.learners else []
         parts += ["--values", *self.values] if self.values else []
-        return shlex.join([*parts, "--seeds", str(self.seeds)])
+        parts += ["--seeds", str(self.seeds)] if self.seeds > 1 else []
+        parts += ["--plugins", *self.plugins] if self.plugins else []
+        return shlex.join(parts)
 
 
 def run_search(settings: SearchSettings, console: Console) -> int:
@@ -61,6 +65,7 @@ def run_search(settings: SearchSettings, console: Console) -> int:
     from rich.table import Table
 
     from hashroute.learners import find_learner
+    from hashroute.learners.registry import import_plugins
     from hashroute.recipe import result_name
     from hashroute.scenarios import scenario_recipe
     from hashroute.storage import write_json
@@ -69,6 +74,7 @@ def run_search(settings: SearchSettings, console: Console) -> int:
 
     check_counts(seeds=settings.seeds, jobs=settings.jobs, tasks=settings.tasks)
     check_fraction(settings.fraction)
+    import_plugins(settings.plugins)
     grids = _grids(settings)
     load = partial(_load, settings.scenario, settings.fraction, settings.tasks)
     scenario = load()
@@ -87,7 +93,9 @@ def run_search(settings: SearchSettings, console: Console) -> int:
         before = comparison.command.split(" && ") if comparison.command else []
         return " && ".join(dict.fromkeys([*before, settings.command()]))
 
-    shared = SweepSettings(load, recipe, settings.recipe, settings.fraction, evaluate_on="validation")
+    shared = SweepSettings(
+        load, recipe, settings.recipe, settings.fraction, evaluate_on="validation", plugins=settings.plugins
+    )
     sweep = Sweep(shared, runs, path, command)
     done = itertools.count(1)
     total = len(sweep.left)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -42,7 +43,7 @@ class Group:
     @property
     def commands(self) -> list[str]:
         """The commands that repeat the runs, as far as they are known."""
-        return list(dict.fromkeys(run.command for run in self.runs if run.command))
+        return _merged(run.command for run in self.runs if run.command)
 
     def levels(self, run: RunRecord) -> int:
         """Units of a path."""
@@ -84,6 +85,26 @@ class Group:
             if any(value is not None and not math.isfinite(value) for row in run.accuracy for value in row):
                 found.append(f"{self.title(run)} has accuracies that are not numbers.")
         return found
+
+
+_BENCH = re.compile(r"(hashroute bench [^&]*? --learners)((?: [^-\s]\S*)+)(?: --seeds (\d+))?((?: [^&]*)?)")
+
+
+def _merged(commands: Iterable[str]) -> list[str]:
+    """The same commands, each once; those that differ only in learners and seeds are one."""
+    found: dict[tuple[str, str], tuple[list[str], int]] = {}
+    for command in commands:
+        parts = _BENCH.fullmatch(command)
+        start, names, seeds, rest = parts.groups() if parts else (command, "", None, "")
+        learners, most = found.get((start, rest), ([], 1))
+        found[start, rest] = (
+            learners + [name for name in names.split() if name not in learners],
+            max(most, int(seeds or 1)),
+        )
+    return [
+        " ".join([start, *learners]) + (f" --seeds {seeds}" if seeds > 1 else "") + rest
+        for (start, rest), (learners, seeds) in found.items()
+    ]
 
 
 def _progress(run: RunRecord) -> str:
