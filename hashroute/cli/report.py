@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import say
+from hashroute.cli.options import UNSET, say
 
 
 @dataclass(frozen=True)
 class ReportSettings:
     """Settings of a report."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], UNSET]
     """Folders of runs, folders that contain such folders, or result files. Runs may be unfinished."""
     output: Path = Path("report")
     """Folder for report.html, its figures as PNG and PDF, and its tables as LaTeX."""
-    plugins: tuple[str, ...] = ()
+    plugins: Annotated[tuple[str, ...], UNSET] = ()
     """Python modules to import first. They register your own learners and scenarios."""
 
 

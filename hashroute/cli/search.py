@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import check_counts, check_fraction, parse_option, say
+from hashroute.cli.options import UNSET, check_counts, check_fraction, parse_option, say
 
 if TYPE_CHECKING:
     from hashroute.tasks import Scenario
@@ -30,23 +30,23 @@ class SearchSettings:
 
     scenario: tyro.conf.Positional[str] = "digits"
     """Scenario to learn."""
-    learners: tuple[str, ...] = ()
+    learners: Annotated[tuple[str, ...], UNSET] = ()
     """Learners whose options are searched; by default all that have a grid of values."""
     recipe: Literal["default", "paper"] = "default"
     """How learners are trained. `paper`: the published settings. `default`: our recommended settings."""
     fraction: float = 0.2
     """Share of every task's training images. Validation images are all used."""
-    tasks: int | None = None
+    tasks: Annotated[int | None, UNSET] = None
     """Number of tasks to use, from the first one on; by default all."""
-    values: tuple[str, ...] = ()
+    values: Annotated[tuple[str, ...], UNSET] = ()
     """Values to try instead of a learner's grid, for example gpm.threshold=0.5,0.6."""
     seeds: int = 1
     """Number of runs of each combination of values."""
     jobs: int = 1
     """Number of runs at the same time, each in a process with one thread."""
-    output: Path | None = None
+    output: Annotated[Path | None, UNSET] = None
     """Result file of all runs; by default NAME-search.json. An existing one is continued."""
-    plugins: tuple[str, ...] = ()
+    plugins: Annotated[tuple[str, ...], UNSET] = ()
     """Python modules to import first. They register your own learners, scenarios, backbones or objectives."""
 
     def command(self) -> str:
