@@ -142,11 +142,11 @@ def group_of(comparison: Comparison, source: str = "") -> Group:
 
 def _read(path: Path, left_out: list[str]) -> Iterator[RunRecord]:
     if not path.exists():
-        raise ValueError(f"{path} does not exist: expected a run folder, a folder of them, or a result file")
+        raise ValueError(f"{path} does not exist: expected a run folder, a folder of run folders, or a result file")
     if path.is_file():
         comparison = Comparison.read(path)
         if not comparison.runs:
-            raise ValueError(f"{path} holds no finished run yet: try again when there is one")
+            raise ValueError(f"{path} holds no finished run yet: wait until a run has ended")
         yield from _runs_of(comparison, str(path))
     elif RunFolder(path).begun:
         yield _shown(RunFolder(path).read())
@@ -159,7 +159,7 @@ def _read(path: Path, left_out: list[str]) -> Iterator[RunRecord]:
             except ValueError as error:
                 left_out.append(str(error))
         if not found:
-            raise ValueError(f"{path} holds no run: expected a run folder, a folder of them, or a result file")
+            raise ValueError(f"{path} holds no run: expected a run folder, a folder of run folders, or a result file")
 
 
 def _runs_of(comparison: Comparison, source: str) -> Iterator[RunRecord]:

@@ -174,7 +174,7 @@ def test_a_fork_starts_with_a_new_head_or_with_one_that_knows_its_classes() -> N
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_head_goes_on_from_the_latest_one_of_its_classes() -> None:
+def test_a_head_starts_as_the_latest_one_of_its_classes() -> None:
     first, other = digits().tasks
     learner = fresh("hrn", 3, max_units=2).learn(first)
     learner.learn(replace(first, name="again", train=first.part(0.5).train))
@@ -201,10 +201,12 @@ def test_heads_on_frozen_units_learn_smoothed_labels() -> None:
     torch.testing.assert_close(sure.mean(), torch.tensor(0.75), rtol=0.0, atol=0.05)
 
 
-def test_so_many_images_are_looked_at_and_remembered_and_heads_are_trained_as_long_as_any(
+def test_how_many_images_are_compared_and_remembered_and_heads_are_trained_as_long_as_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    learner: Any = create_learner("hrn", (1, 8, 8), replace(short_recipe(), epochs=(1, 4)), looked_at=7, remembered=30)
+    learner: Any = create_learner(
+        "hrn", (1, 8, 8), replace(short_recipe(), epochs=(1, 4)), compared_images=7, remembered=30
+    )
     seen: dict[str, list[int]] = {"write": [], "divergence": [], "loss": []}
 
     def count(owner: Any, name: str) -> None:
