@@ -50,8 +50,8 @@ def main() -> None:
         for task, classes in TASKS.items():
             for kind in classes:
                 (folder / task / kind).mkdir(parents=True)
-                for number in range(60):
-                    draw(kind).save(folder / task / kind / f"{number}.jpg")
+                for index in range(60):
+                    draw(kind).save(folder / task / kind / f"{index}.jpg")
 
         scenario = load_scenario("folders", folder=folder, size=16)
         tasks = [

@@ -16,7 +16,7 @@ def rotated_digits(turns: int = 3) -> Scenario:
     """Handwritten digits 0 to 4: upright, then on the left side, then upside down."""
     digits = load_scenario("digits").tasks[:3]
     images = torch.cat([task.train.images for task in digits])
-    labels = torch.cat([task.train.labels + 2 * number for number, task in enumerate(digits)])
+    labels = torch.cat([task.train.labels + 2 * index for index, task in enumerate(digits)])
     images, labels = images[labels < 5], labels[labels < 5]
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     test, train = order[:100], order[100:]

@@ -49,7 +49,7 @@ class SharedGrowth(Growth):
             return
         first = self.learner.entries[0]
         task.path, task.domain = 0, 0
-        task.decision = Decision(task.name, parent=first.name, why="units are shared and trained further")
+        task.decision = Decision(task.name, parent=first.name)
         self.learner.encoder.paths[0].requires_grad_(True)
 
     def after_task(self, task: HRNEntry) -> None:
@@ -75,8 +75,7 @@ class FreshGrowth(Growth):
             learner.encoder.drop_last()
             task.path = learner.encoder.grow()
             learner.heads[task.index] = head
-            decision = self._decision(task)
-            decision.parent, decision.forked_from, decision.why = None, None, "new units"
+            self._decision(task).parent = None
 
     def earned(self, task: HRNEntry, decision: Decision) -> bool:
         super().earned(task, decision)
@@ -213,8 +212,8 @@ class Residues(HRN):
 
 
 class MostFamiliarGrowth(Growth):
-    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> dict[int, str]:  # noqa: ARG002
-        return {familiar: "the most familiar units"}
+    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> list[int]:  # noqa: ARG002
+        return [familiar]
 
 
 class MostFamiliar(HRN):
@@ -224,9 +223,8 @@ class MostFamiliar(HRN):
 
 
 class RandomGrowth(Growth):
-    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> dict[int, str]:  # noqa: ARG002
-        drawn = random.Random(f"{self.learner.seed} {task.index}").randrange(len(self.learner.encoder))
-        return {drawn: "drawn at random"}
+    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> list[int]:  # noqa: ARG002
+        return [random.Random(f"{self.learner.seed} {task.index}").randrange(len(self.learner.encoder))]
 
 
 class AnyParent(HRN):
@@ -236,8 +234,8 @@ class AnyParent(HRN):
 
 
 class TaskBeforeGrowth(Growth):
-    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> dict[int, str]:  # noqa: ARG002
-        return {self.learner.entries[task.index - 1].path: "the units of the task before"}
+    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> list[int]:  # noqa: ARG002
+        return [self.learner.entries[task.index - 1].path]
 
 
 class TaskBefore(HRN):
@@ -248,7 +246,7 @@ class TaskBefore(HRN):
 
 class ProbedGrowth(Growth):
     @torch.no_grad()
-    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> dict[int, str]:  # noqa: ARG002
+    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> list[int]:  # noqa: ARG002
         learner, train = self.learner, task.images.train
         rows = evenly_spaced_indices(len(train), 1000)
         labels = train.labels[rows]
@@ -259,7 +257,7 @@ class ProbedGrowth(Growth):
             features = torch.cat([learner.encoder(part, path) for part in images.split(128)]).cpu().double()
             means = (chosen / chosen.sum(0)).T @ features[::2]
             shares.append((torch.cdist(features[1::2], means).argmin(1) == labels[1::2]).double().mean().item())
-        return {shares.index(max(shares)): "where class means answer most"}
+        return [shares.index(max(shares))]
 
 
 class Probed(HRN):

@@ -44,7 +44,7 @@ def fingerprint(case: str, learner: str) -> dict[str, Any]:
     scenario = load_scenario(how["scenario"], how["fraction"])
     outcome, model = run(scenario, learner, how["recipe"], 0)
     answers = [part for task in scenario.tasks for part in model.predict(task.test.images)]
-    given = [model.predict(task.test.images, number) for number, task in enumerate(scenario.tasks)]
+    given = [model.predict(task.test.images, index) for index, task in enumerate(scenario.tasks)]
     return {
         "accuracy": outcome.accuracy,
         "task_free": outcome.task_free,

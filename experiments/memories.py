@@ -102,12 +102,12 @@ def measure_levels(learner: HRN, scenario: Scenario) -> dict[str, float]:
     held_out = [task.validation.images[evenly_spaced_indices(len(task.validation), 500)] for task in scenario.tasks]
     everything = torch.cat(held_out)
     likely = torch.zeros(levels + 1, len(everything), len(scenario.tasks), dtype=torch.float64)
-    for number, task in enumerate(scenario.tasks):
-        seen = hashed(task.train.images[evenly_spaced_indices(len(task.train), 2000)], number)
-        for level, (ours, asked) in enumerate(zip(seen, hashed(everything, number), strict=True)):
+    for index, task in enumerate(scenario.tasks):
+        seen = hashed(task.train.images[evenly_spaced_indices(len(task.train), 2000)], index)
+        for level, (ours, asked) in enumerate(zip(seen, hashed(everything, index), strict=True)):
             memory = GaussianMemories(FEATURES, learner.options.directions)
             memory.write(ours, asked[:1])
-            likely[level, :, number] = memory.log_likelihood(asked)[:, 0]
+            likely[level, :, index] = memory.log_likelihood(asked)[:, 0]
     own = [task.dataset for task, images in zip(scenario.tasks, held_out, strict=True) for _ in images]
 
     def percent(score: Tensor) -> float:

@@ -38,7 +38,7 @@ def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]
     chosen = [(task, evenly_spaced_indices(len(task.validation), IMAGES)) for task in scenario.tasks]
     data = [(task, Split(task.validation.images[rows], task.validation.labels[rows])) for task, rows in chosen]
     images = torch.cat([split.images for _, split in data])
-    logits = [learner.logits(images, number) for number in range(len(data))]
+    logits = [learner.logits(images, index) for index in range(len(data))]
     labels = torch.stack([each.argmax(1) for each in logits], 1)
 
     def percent(score: Tensor) -> dict[str, float]:
@@ -59,10 +59,10 @@ def measure(learner: Learner, scenario: Scenario) -> dict[str, dict[str, float]]
         kept = torch.zeros_like(kept).masked_fill(kept.isinf(), -torch.inf)
         rules |= {f"{name}, of those asked": score + kept for name, score in rules.items()}
         for inside, between in TRUST:
-            learner.options = replace(learner.options, trust=inside, trust_in_kinds=between)
+            learner.options = replace(learner.options, trust=inside, trust_in_domains=between)
             rules[f"and {inside} nats, {between} between kinds"] = above + learner.task_prior(images)
         for inside, between in TRUST_BESIDE_SOFTMAX:
-            learner.options = replace(learner.options, trust=inside, trust_in_kinds=between)
+            learner.options = replace(learner.options, trust=inside, trust_in_domains=between)
             rules[f"log softmax and {inside} nats, {between} between kinds"] = soft.log() + learner.task_prior(images)
         for entry in learner.entries:
             entry.domain = 0

@@ -201,7 +201,7 @@ class Scenario:
         return replace(self, tasks=tuple(task.part(fraction) for task in self.tasks))
 
     def sizes(self) -> str:
-        """The same as text; consecutive tasks of one size are named together."""
+        """The number of images of each task as text; consecutive tasks of one size are named together."""
         parts = []
         for counts, group in itertools.groupby(zip(self.tasks, self.images, strict=True), lambda pair: pair[1]):
             names = [task.name for task, _ in group]

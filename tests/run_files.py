@@ -73,7 +73,7 @@ def assert_kept(kept: dict[str, bytes], folder: Path) -> None:
         assert now[name].startswith(log), f"{name} lost epochs that were in its checkpoint"
 
 
-def assert_same(folder: Path, undisturbed: Path) -> None:
+def assert_same_files(folder: Path, undisturbed: Path) -> None:
     """Everything that the same command wrote into two folders is the same, except how long things took."""
     for path in undisturbed.glob("results/*.json"):
         assert comparison(folder / "results" / path.name) == comparison(path)

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import pty
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -176,6 +177,14 @@ class Brightness(Objective):
 def accuracy(learner: Learner, task: Task) -> float:
     """The share of right answers to the test images of a task that was learned."""
     return (learner.predict(task.test.images, task.name) == task.test.labels).double().mean().item()
+
+
+def assert_one_clear_line(make: Callable[[], object], message: str) -> None:
+    """A mistake is a ValueError that matches a message and is one line of bearable length."""
+    with pytest.raises(ValueError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 300
 
 
 def assert_same(one: Learner, other: Learner) -> None:

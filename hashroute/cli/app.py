@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -158,7 +159,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     with Interrupts() as interrupts:
         try:
-            app.cli(prog="hashroute", description=DESCRIPTION, args=given or ["--help"])
+            try:
+                app.cli(prog="hashroute", description=DESCRIPTION, args=given or ["--help"])
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:  # whoever read the output has seen enough, for example `head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
         except KeyboardInterrupt as error:
             interrupts.calm()
             return _stopped(str(error), last=arguments is None)

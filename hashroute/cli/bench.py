@@ -15,6 +15,7 @@ import tyro
 from rich.console import Console
 
 from hashroute.cli.options import (
+    UNSET,
     check_counts,
     check_fraction,
     learner_help,
@@ -43,27 +44,27 @@ class BenchSettings:
     """Number of runs at the same time, each in a process with one thread."""
     recipe: Literal["default", "paper"] = "default"
     """How learners are trained. `paper`: the published settings. `default`: our recommended settings."""
-    epochs: tuple[int, ...] = ()
+    epochs: Annotated[tuple[int, ...], UNSET] = ()
     """Epochs of each task; the last number also holds for all later tasks."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, UNSET] = None
     """Images in a training batch."""
-    learning_rate: float | None = None
+    learning_rate: Annotated[float | None, UNSET] = None
     """Learning rate, or its peak if the recipe has a schedule."""
     augment: tyro.conf.FlagCreatePairsOff[bool] = False
     """Mirror and shift training images, as each task allows."""
     no_augment: tyro.conf.FlagCreatePairsOff[bool] = False
     """Use training images as they are."""
-    backbone: str | None = None
+    backbone: Annotated[str | None, UNSET] = None
     """Encoder of all learners, by name, for example resnet18x0.25."""
     fraction: float = 1.0
     """Share of every task's images, for a quick look."""
-    folder: Path | None = None
+    folder: Annotated[Path | None, UNSET] = None
     """Images of the scenario `folders`: one folder per task, in it one folder per class."""
-    size: int | None = None
+    size: Annotated[int | None, UNSET] = None
     """Height and width to which the scenario `folders` scales images, in pixels."""
-    options: tuple[str, ...] = ()
+    options: Annotated[tuple[str, ...], UNSET] = ()
     """Overrides learner options, for example hrn.max_units=30 or gpm.threshold=0.9."""
-    tuned: Path | None = None
+    tuned: Annotated[Path | None, UNSET] = None
     """File with learner options that `hashroute search` wrote; by default those that come with hashroute."""
     resume: bool = False
     """Continue unfinished runs."""
@@ -75,8 +76,8 @@ class BenchSettings:
     """Folder for the result file."""
     device: str = "auto"
     """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
-    plugins: tuple[str, ...] = ()
-    """Python modules to import first. They register your own learners, scenarios or backbones."""
+    plugins: Annotated[tuple[str, ...], UNSET] = ()
+    """Python modules to import first. They register your own learners, scenarios, backbones or objectives."""
     tensorboard: bool = False
     """Write TensorBoard logs into the folders of the runs."""
     json: bool = False
@@ -98,7 +99,7 @@ class BenchSettings:
         """The command that runs these learners with this number of seeds."""
         parts = ["hashroute", "bench", self.scenario, "--recipe", self.recipe]
         parts += ["--learners", *learners] if learners else []
-        parts += ["--seeds", str(seeds)]
+        parts += ["--seeds", str(seeds)] if seeds > 1 else []
         for name, value in self.recipe_changes.items():
             flag = "--" + name.replace("_", "-")
             if name == "augment":
@@ -157,7 +158,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
     say(console, f"{settings.scenario}, {scenario.sizes()}")
 
     def on_result(each: SweepRun, result: RunResult) -> None:
-        jobs[each.name, each.seed].look()
+        jobs[each.name, each.seed].update()
         jobs[each.name, each.seed].state = "done"
         _show_run(result, console)
         _tell(settings, learner=each.name, seed=each.seed, result=result.to_dict())

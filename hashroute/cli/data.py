@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import say
+from hashroute.cli.options import UNSET, say
 
 
 @dataclass(frozen=True)
 class DataSettings:
     """Data sets to download."""
 
-    download: tyro.conf.Positional[tuple[str, ...]] = ()
+    download: Annotated[tyro.conf.Positional[tuple[str, ...]], UNSET] = ()
     """Data sets to download if they are missing, by name; `all` for all of them."""
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hashroute.cli.options import say
+from hashroute.cli.options import UNSET, say
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class InspectSettings:
     """Folder of a run, or folder in which a learner was saved."""
     json: bool = False
     """Print one JSON object and nothing else."""
-    html: Path | None = None
+    html: Annotated[Path | None, UNSET] = None
     """Folder for a page about the run, as `hashroute report` writes it."""
-    plugins: tuple[str, ...] = ()
+    plugins: Annotated[tuple[str, ...], UNSET] = ()
     """Python modules to import first. They register your own learners or backbones."""
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import check_counts, say
+from hashroute.cli.options import UNSET, check_counts, say
 
 if TYPE_CHECKING:
     from hashroute.model.lessons import LearnReport
@@ -21,15 +21,15 @@ class LearnSettings:
 
     model: tyro.conf.Positional[Path]
     """Folder of the model. It is made if it does not exist."""
-    sources: tyro.conf.Positional[tuple[Path, ...]]
+    sources: Annotated[tyro.conf.Positional[tuple[Path, ...]], UNSET]
     """What to learn, one task after the other: folders of class folders, or lists of files (CSV, JSON lines or Parquet
     with the columns path and label, and perhaps split). A new model can also start from a folder that Learner.save
     wrote."""
-    task: str | None = None
+    task: Annotated[str | None, UNSET] = None
     """Name of the task; by default that of the folder or list. A task that exists gets more images or new classes."""
-    size: int | None = None
+    size: Annotated[int | None, UNSET] = None
     """Side in pixels to which the images of a new model are resized; by default that of the images, at most 64."""
-    epochs: int | None = None
+    epochs: Annotated[int | None, UNSET] = None
     """Passes over the images; by default 10 to 60, more for fewer images."""
     backbone: str = "small"
     """Encoder of a new model, by name."""

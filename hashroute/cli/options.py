@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tyro
 from rich.console import Console
 
 from hashroute.learners import learner_summaries
@@ -14,6 +15,9 @@ from hashroute.scenarios import scenario_summaries
 
 if TYPE_CHECKING:
     from hashroute.model.model import Model
+
+UNSET = tyro.conf.arg(help_behavior_hint="")
+"""Marks an option that nothing is given for by default, so that its help shows no empty default."""
 
 
 def check_counts(**counts: int | None) -> None:

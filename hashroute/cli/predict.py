@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hashroute.cli.options import check_counts, open_model
+from hashroute.cli.options import UNSET, check_counts, open_model
 
 if TYPE_CHECKING:
     from hashroute.model.answers import Answer
@@ -32,9 +32,9 @@ class PredictSettings:
 
     model: tyro.conf.Positional[Path]
     """Folder of the model."""
-    images: tyro.conf.Positional[tuple[str, ...]]
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], UNSET]
     """Image files, folders with image files, or - for a list of files on standard input."""
-    task: str | None = None
+    task: Annotated[str | None, UNSET] = None
     """Task that the images belong to; by default every task may answer."""
     top: int = 1
     """How many possible answers to list for each image."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import check_counts, check_fraction, parse_option, say
+from hashroute.cli.options import UNSET, check_counts, check_fraction, parse_option, say
 
 if TYPE_CHECKING:
     from hashroute.tasks import Scenario
@@ -30,22 +30,24 @@ class SearchSettings:
 
     scenario: tyro.conf.Positional[str] = "digits"
     """Scenario to learn."""
-    learners: tuple[str, ...] = ()
+    learners: Annotated[tuple[str, ...], UNSET] = ()
     """Learners whose options are searched; by default all that have a grid of values."""
     recipe: Literal["default", "paper"] = "default"
     """How learners are trained. `paper`: the published settings. `default`: our recommended settings."""
     fraction: float = 0.2
     """Share of every task's training images. Validation images are all used."""
-    tasks: int | None = None
+    tasks: Annotated[int | None, UNSET] = None
     """Number of tasks to use, from the first one on; by default all."""
-    values: tuple[str, ...] = ()
+    values: Annotated[tuple[str, ...], UNSET] = ()
     """Values to try instead of a learner's grid, for example gpm.threshold=0.5,0.6."""
     seeds: int = 1
     """Number of runs of each combination of values."""
     jobs: int = 1
     """Number of runs at the same time, each in a process with one thread."""
-    output: Path | None = None
+    output: Annotated[Path | None, UNSET] = None
     """Result file of all runs; by default NAME-search.json. An existing one is continued."""
+    plugins: Annotated[tuple[str, ...], UNSET] = ()
+    """Python modules to import first. They register your own learners, scenarios, backbones or objectives."""
 
     def command(self) -> str:
         """The command of this search."""
@@ -53,7 +55,9 @@ class SearchSettings:
         parts += ["--tasks", str(self.tasks)] if self.tasks else []
         parts += ["--learners", *self.learners] if self.learners else []
         parts += ["--values", *self.values] if self.values else []
-        return shlex.join([*parts, "--seeds", str(self.seeds)])
+        parts += ["--seeds", str(self.seeds)] if self.seeds > 1 else []
+        parts += ["--plugins", *self.plugins] if self.plugins else []
+        return shlex.join(parts)
 
 
 def run_search(settings: SearchSettings, console: Console) -> int:
@@ -61,6 +65,7 @@ def run_search(settings: SearchSettings, console: Console) -> int:
     from rich.table import Table
 
     from hashroute.learners import find_learner
+    from hashroute.learners.registry import import_plugins
     from hashroute.recipe import result_name
     from hashroute.scenarios import scenario_recipe
     from hashroute.storage import write_json
@@ -69,6 +74,7 @@ def run_search(settings: SearchSettings, console: Console) -> int:
 
     check_counts(seeds=settings.seeds, jobs=settings.jobs, tasks=settings.tasks)
     check_fraction(settings.fraction)
+    import_plugins(settings.plugins)
     grids = _grids(settings)
     load = partial(_load, settings.scenario, settings.fraction, settings.tasks)
     scenario = load()
@@ -87,7 +93,9 @@ def run_search(settings: SearchSettings, console: Console) -> int:
         before = comparison.command.split(" && ") if comparison.command else []
         return " && ".join(dict.fromkeys([*before, settings.command()]))
 
-    shared = SweepSettings(load, recipe, settings.recipe, settings.fraction, evaluate_on="validation")
+    shared = SweepSettings(
+        load, recipe, settings.recipe, settings.fraction, evaluate_on="validation", plugins=settings.plugins
+    )
     sweep = Sweep(shared, runs, path, command)
     done = itertools.count(1)
     total = len(sweep.left)

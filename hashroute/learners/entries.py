@@ -86,7 +86,7 @@ class EpochLog(NamedTuple):
     loss: float
     """Mean over the epoch's batches."""
     score: float
-    """Mean score of the training images, as they were trained on; for classification, accuracy from 0 to 1."""
+    """Mean score of the training images during the epoch; for classification, accuracy from 0 to 1."""
     images: int
     seconds: float
     """Processor time on a CPU, so that other processes do not count; elapsed time elsewhere."""

@@ -158,22 +158,35 @@ class damaged:
 
 # -------------------------------------------------------------------- format 3
 
-_RENAMED = {"encoder": "backbone", "feature_size": "feature_scale"}
+_RENAMED = {
+    "encoder": "backbone",
+    "feature_size": "feature_scale",
+    "looked_at": "compared_images",
+    "trust_in_kinds": "trust_in_domains",
+}
 
 
 def _from_format_3(old: dict[str, Any], state: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The description and the state of a model in format 3, in the present format."""
-    recipe = {_RENAMED.get(name, name): value for name, value in old["settings"].items()}
-    description = {**old, "format": FORMAT, "recipe": recipe, "own_backbone": False, "objective": "classification"}
+    recipe, options = (
+        {_RENAMED.get(name, name): value for name, value in old[part].items()} for part in ("settings", "options")
+    )
+    description = {
+        **old,
+        "format": FORMAT,
+        "recipe": recipe,
+        "options": options,
+        "own_backbone": False,
+        "objective": "classification",
+    }
     del description["settings"]
     description["tasks"] = [
         {"name": task["name"], "class_names": task["class_names"], "mean": task["mean"], "std": task["deviation"]}
         for task in old["tasks"]
     ]
-    for number, task in enumerate(description["tasks"] if "ways" in old else ()):
-        decision = {name: value for name, value in old["decisions"][number].items() if name != "said"}
-        task |= {"path": old["ways"][number], "domain": old["kinds"][number], "memory": old["known_as"][number]}
-        task["decision"] = decision
+    for index, task in enumerate(description["tasks"] if "ways" in old else ()):
+        task |= {"path": old["ways"][index], "domain": old["kinds"][index], "memory": old["known_as"][index]}
+        task["decision"] = old["decisions"][index]
     named = {}
     for name, tensor in state.items():
         part, _, rest = name.partition(".")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Decision:
-    """What was decided about a task, and why. Scores are on validation images; for classification, in percent."""
+    """What was decided about a task. Scores are on validation images; for classification, in percent."""
 
     task: str
     action: str = "fresh"
@@ -34,11 +34,8 @@ class Decision:
     """Divergence of its data from the most similar remembered data, in nats."""
     parent: str | None = None
     """The task whose units were forked, if the fork was kept, or whose units are reused."""
-    why: str = "nothing was learned before"
     tried: dict[str, float] = field(default_factory=dict)
     """Scores of heads on frozen units, by the task that these units belong to."""
-    forked_from: str | None = None
-    """The task whose units were forked, whether the fork was kept or not."""
     reused: float | None = None
     """The best score of a head on frozen units."""
     forked: float | None = None
@@ -52,6 +49,11 @@ class Decision:
     def to_dict(self) -> dict[str, Any]:
         """The decision as plain values, for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The decision that `to_dict` described; values that only earlier versions had are left out."""
+        return cls(**{part.name: values[part.name] for part in fields(cls) if part.name in values})
 
 
 @dataclass
@@ -70,7 +72,7 @@ class HRNEntry(TaskEntry):
     def from_dict(cls, values: dict[str, Any], index: int) -> Self:
         """The entry that `to_dict` described."""
         decision = values["decision"]
-        plain = {**values, "decision": None if decision is None else Decision(**decision)}
+        plain = {**values, "decision": None if decision is None else Decision.from_dict(decision)}
         return super().from_dict(plain, index)
 
 
@@ -105,31 +107,26 @@ class Growth:
         decision.looks_like = nearest.name if near else None
         task.domain = nearest.domain if near else 1 + max(entry.domain for entry in entries)
         if self.at_bound():
-            parent, decision.why = nearest.path, "the most similar units, because growth is bounded"
-            path = parent
+            parent = path = nearest.path
         else:
             similar = {entry.path for entry in near} - {entry.path for entry in same}
             candidates = self.candidates(nearest.path, similar, task)
             known = [max(entry.path for entry in same)] if same else []
             parent = self._try_reuse(task, candidates, known, decision)
-            decision.why = candidates[parent] + (", on which a head scores best" if len(candidates) > 1 else "")
             path = learner.encoder.grow(parent, learner.options.rank)
-            decision.forked_from = self.owner(parent)
         self._start_like(learner.heads[task.index], task, parent)
         task.path, decision.parent = path, self.owner(parent)
 
-    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> dict[int, str]:  # noqa: ARG002
-        """The paths that may be forked, and why, the preferred one first.
+    def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> list[int]:  # noqa: ARG002
+        """The paths that may be forked, the preferred one first.
 
         These are the most recent path, and the most recent path of similar data.
 
         familiar: the path of the most similar data. similar: the paths of similar data, without those of the same
         classes. On these a head scores best, because they were trained for the same classes; a fork does not.
         """
-        found = {len(self.learner.encoder) - 1: "the most recent units"}
-        if similar:
-            found.setdefault(max(similar), "the most recent units of similar data")
-        return found
+        recent = len(self.learner.encoder) - 1
+        return [recent, max(similar)] if similar and max(similar) != recent else [recent]
 
     def owner(self, path: int) -> str:
         """The name of the task that a path was made for."""
@@ -209,7 +206,6 @@ class Growth:
                 task.path = int(learner.scratch["path"])
                 decision.parent = self.owner(task.path)
                 learner.heads[task.index].load_state_dict(self.tried_head())
-                decision.why = "units of its own gain too little"
         task.memory = memory
 
     @staticmethod

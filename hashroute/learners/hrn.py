@@ -37,7 +37,7 @@ class HRNOptions:
     max_bytes: int | None = None
     """Most bytes that units and memories may take together; None for no bound. Heads are not counted: every learner has
     one for each task."""
-    looked_at: int = 500
+    compared_images: int = 500
     """Training images, without labels, that are compared with every memory before a task is learned."""
     recognised: float = 0.02
     """Data is recognised if its divergence from a memory is at most this (nats per dimension)."""
@@ -52,13 +52,13 @@ class HRNOptions:
     """Only tasks whose memory scores within this margin of the best one are considered (nats per dimension)."""
     trust: float = 60.0
     """Weight of the likelihood between tasks of one domain, beside the confidence of heads (per nat per dimension)."""
-    trust_in_kinds: float = 120.0
+    trust_in_domains: float = 120.0
     """Weight of the likelihood between domains, beside the confidence of heads (per nat per dimension)."""
 
     def __post_init__(self) -> None:
-        whole = {"rank": 0, "looked_at": 1, "directions": 1, "memory_features": 2, "remembered": 1}
+        whole = {"rank": 0, "compared_images": 1, "directions": 1, "memory_features": 2, "remembered": 1}
         whole |= {name: 1 for name in ("max_units", "max_bytes") if getattr(self, name) is not None}
-        others = {"recognised": -math.inf, "within": 0, "trust": 0, "trust_in_kinds": 0}
+        others = {"recognised": -math.inf, "within": 0, "trust": 0, "trust_in_domains": 0}
         for name, bound in (whole | others).items():
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
@@ -193,8 +193,8 @@ class HRN(Learner):
         return self.memories.divergence(self._hashed(images))[self._memory_of_task()]
 
     def distances_of(self, task: TaskEntry) -> Tensor:
-        """(tasks,) the divergence of the data of a task that is being learned from that of each learned task."""
-        return self.distances(_spread(task.images.train.images, self.options.looked_at))
+        """(tasks,) the divergence of a new task's data from the data of each learned task, in nats."""
+        return self.distances(_spread(task.images.train.images, self.options.compared_images))
 
     def _memory_of_task(self) -> list[int]:
         return [entry.memory for entry in self.entries if entry.memory is not None]
@@ -252,7 +252,7 @@ class HRN(Learner):
         usual = likely @ (member / member.sum(0))
         best = torch.stack([likely[:, tasks].amax(1) for tasks in columns], 1)
         between, inside = (usual - usual.amax(1, keepdim=True))[:, domains], likely - best[:, domains]
-        prior = self.options.trust_in_kinds * between + self.options.trust * inside
+        prior = self.options.trust_in_domains * between + self.options.trust * inside
         prior = prior.masked_fill(torch.minimum(between, inside) < -self.options.within, -torch.inf)
         learning = len(self.tasks) - len(memories)  # a task that is being learned has no memory yet
         return F.pad(prior, (0, learning), value=-torch.inf)

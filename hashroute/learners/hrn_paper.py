@@ -27,7 +27,7 @@ class HRNPaperOptions:
     residue_weight: float = 1.0
     """lambda, of the residue penalty."""
     features: int | None = None
-    """s; None takes that of the settings."""
+    """s; None takes the number of features of the recipe."""
     depth: int = 3
     basis_size: int = 3
     tau_depth: float = 1e-5

@@ -59,7 +59,7 @@ class Learner(Predictor):
     style: ClassVar[Style | None] = None
     """How it looks in figures; None lets the figures choose."""
     version: ClassVar[int] = 1
-    """Raised when the same settings give other numbers: results of two versions are not mixed."""
+    """A change that alters the numbers of the same settings increases it. Results of two versions are not mixed."""
     Options: ClassVar[type] = NoOptions
     Entry: ClassVar[type[TaskEntry]] = TaskEntry
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
@@ -207,9 +207,9 @@ class Learner(Predictor):
             on_epoch: called with what each epoch gave.
         """
         groups, trainer = tasks_of(tasks, self.at_once), Trainer(self)
-        begun = next((place for place, together in enumerate(groups) if trainer.goes_on_with(together)), 0)
+        begun = next((place for place, together in enumerate(groups) if trainer.is_learning(together)), 0)
         for together in groups[begun:]:
-            if not trainer.goes_on_with(together):
+            if not trainer.is_learning(together):
                 trainer.begin(*together)
             with progress_bar(trainer, progress) as advance:
                 while not trainer.done:

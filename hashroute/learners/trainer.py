@@ -125,8 +125,8 @@ class Trainer:
             learner.random.state = random
             raise
 
-    def goes_on_with(self, tasks: Sequence[Task]) -> bool:
-        """Whether these are the tasks that are being learned already."""
+    def is_learning(self, tasks: Sequence[Task]) -> bool:
+        """Whether these tasks are being learned now."""
         state = self.learner.training_state
         return state is not None and list(map(_identity, tasks)) == [_identity(entry.images) for entry in state.tasks]
 

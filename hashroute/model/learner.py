@@ -72,7 +72,7 @@ class KeptLearner(HRN):
         self.eval()
 
     def _entry(self, index: int, name: str, record: TaskRecord) -> HRNEntry:
-        decision = Decision(**record.decision) if record.decision else Decision(name)
+        decision = Decision.from_dict(record.decision) if record.decision else Decision(name)
         path, memory = (
             self.path_names.index(record.objects["path"]),
             self.memory_names.index(record.objects["memory"]),

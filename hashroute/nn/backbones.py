@@ -47,11 +47,6 @@ def register_backbone(name: str) -> Callable[[Build], Build]:
     return register
 
 
-def backbone_names() -> list[str]:
-    """The names of all registered backbones."""
-    return list(BACKBONES)
-
-
 @dataclass(frozen=True)
 class Backbone:
     """How the levels of an encoder are built, for images of one shape."""

@@ -58,7 +58,7 @@ class Bases(nn.Module):
     ages: Tensor
     """(M,) a: selections since the last replacement."""
     limits: Tensor
-    """(M,) the age at which a replacement is due: the first whole number not below the maximum age alpha."""
+    """(M,) the age at which a replacement is due: the maximum age alpha, rounded up."""
     replacements: Tensor
     """(M,) replacements so far: alpha was multiplied by rho at each."""
     counters: Tensor
@@ -244,5 +244,5 @@ def _orthonormal(vector: Tensor, basis: Tensor) -> Tensor:
 
 
 def _whole(age: float) -> int:
-    """The first whole number not below an age."""
+    """The age, rounded up."""
     return FOREVER if age >= FOREVER else math.ceil(age)

@@ -83,7 +83,7 @@ class FeatureHash:
 class EvenHash(FeatureHash):
     """A feature hashing function that fills buckets evenly: no bucket gets a second index before each has one.
 
-    So up to `features` numbers are only put in another order, with other signs, and none is mixed with another.
+    With at most `features` numbers, each has a bucket of its own: the hash changes only their order and signs.
     """
 
     def buckets(self, hashed: NDArray[np.uint64]) -> NDArray[np.uint64]:

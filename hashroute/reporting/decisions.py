@@ -33,14 +33,19 @@ def _choice(decision: dict[str, Any]) -> str:
     action, parent = decision.get("action"), decision.get("parent")
     if action == "fresh" or parent is None:
         return "gets new units"
-    measured = ""
-    if gain(decision) is not None:
-        measured = f"{decision['forked']:.1f} % with a fork, {decision['reused']:.1f} % with frozen units"
-        measured += "" if decision.get("error") is None else f", ± {decision['error']:.1f}"
-    if action == "fork":
-        return f"forks the units of {parent}" + (f": {measured}" if measured else "")
-    why = f"a fork gains too little: {measured}" if measured else "there is no room for a fork"
-    return f"reuses the units of {parent}, since {why}"
+    gained, forks = gain(decision), action == "fork"
+    choice = f"forks the units of {parent}" if forks else f"reuses the units of {parent}"
+    if gained is None:
+        return choice if forks else f"{choice}: there is no room for a fork"
+    measured = f"{decision['forked']:.1f} % with a fork, {decision['reused']:.1f} % with frozen units"
+    measured += "" if decision.get("error") is None else f", ± {decision['error']:.1f}"
+    if decision.get("known"):  # data and classes are known, so the fork had to be better
+        reason = "the fork is better" if forks else "the fork is not better"
+    else:
+        reason = "frozen units are not better" if forks else "frozen units are better"
+    if not forks and gained == 0:
+        return f"{choice}: the fork changes nothing ({measured})"
+    return f"{choice}: {reason} by two standard errors ({measured})"
 
 
 def _added(decision: dict[str, Any]) -> str:

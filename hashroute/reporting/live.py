@@ -49,10 +49,10 @@ class Job:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.look()
+        self.update()
         self.state, self.begun = "waiting", None  # the epochs of a run that was stopped say nothing about the pace
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Read the progress from the run's folder."""
         records = [each for each in RunFolder(self.folder).read_epochs() if "images" in each]
         trained = sum(record["images"] for record in records)
@@ -97,7 +97,7 @@ def overview(jobs: Sequence[Job], at_once: int) -> RenderableType:
     """A table of all jobs, the time left, the latest decisions, and the accuracy matrices of some running jobs."""
     for job in jobs:
         if job.state in ("waiting", "running"):
-            job.look()
+            job.update()
     table = Table(header_style="")
     for name in ("learner", "seed", "", "task", "epoch", "loss", "val., %", "images/s", "left"):
         justify: Any = "left" if name in ("learner", "", "task") else "right"

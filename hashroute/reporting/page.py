@@ -49,7 +49,7 @@ def make_report(paths: Sequence[Path], command: str) -> Report:
     command: the command that writes this report again.
     """
     if not paths:
-        raise ValueError("no run is given: expected a run folder, a folder of them, or a result file")
+        raise ValueError("no run is given: expected a run folder, a folder of run folders, or a result file")
     groups, left_out = collect(paths)
     drawn = [pictures(group) for group in groups]
     page = Page()

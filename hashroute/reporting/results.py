@@ -48,7 +48,7 @@ SUMMARY = [
         "What separate networks reach right after learning, less what this learner does, in points.",
         "lowest",
     ),
-    Column("images/s", "Training speed: images a second on one processor core, median over seeds.", "highest", 0),
+    Column("images/s", "Training images a second on one processor core; of several seeds, the median.", "highest", 0),
     Column("encoder", "Number of weights in the encoder at the end.", digits=0),
     Column("heads", "Number of weights in the heads at the end.", digits=0),
     Column("kept, kB", "All that must be stored between tasks: weights and memories.", "lowest", 0),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -42,7 +43,7 @@ class Group:
     @property
     def commands(self) -> list[str]:
         """The commands that repeat the runs, as far as they are known."""
-        return list(dict.fromkeys(run.command for run in self.runs if run.command))
+        return _merged(run.command for run in self.runs if run.command)
 
     def levels(self, run: RunRecord) -> int:
         """Units of a path."""
@@ -86,6 +87,26 @@ class Group:
         return found
 
 
+_BENCH = re.compile(r"(hashroute bench [^&]*? --learners)((?: [^-\s]\S*)+)(?: --seeds (\d+))?((?: [^&]*)?)")
+
+
+def _merged(commands: Iterable[str]) -> list[str]:
+    """The same commands, each once; those that differ only in learners and seeds are one."""
+    found: dict[tuple[str, str], tuple[list[str], int]] = {}
+    for command in commands:
+        parts = _BENCH.fullmatch(command)
+        start, names, seeds, rest = parts.groups() if parts else (command, "", None, "")
+        learners, most = found.get((start, rest), ([], 1))
+        found[start, rest] = (
+            learners + [name for name in names.split() if name not in learners],
+            max(most, int(seeds or 1)),
+        )
+    return [
+        " ".join([start, *learners]) + (f" --seeds {seeds}" if seeds > 1 else "") + rest
+        for (start, rest), (learners, seeds) in found.items()
+    ]
+
+
 def _progress(run: RunRecord) -> str:
     text = f"{len(run.accuracy)} of {len(run.settings.tasks)} tasks learned"
     last = run.epochs[-1] if run.epochs else {"accuracy": []}
@@ -121,11 +142,11 @@ def group_of(comparison: Comparison, source: str = "") -> Group:
 
 def _read(path: Path, left_out: list[str]) -> Iterator[RunRecord]:
     if not path.exists():
-        raise ValueError(f"{path} does not exist: expected a run folder, a folder of them, or a result file")
+        raise ValueError(f"{path} does not exist: expected a run folder, a folder of run folders, or a result file")
     if path.is_file():
         comparison = Comparison.read(path)
         if not comparison.runs:
-            raise ValueError(f"{path} holds no finished run yet: try again when there is one")
+            raise ValueError(f"{path} holds no finished run yet: wait until a run has ended")
         yield from _runs_of(comparison, str(path))
     elif RunFolder(path).begun:
         yield _shown(RunFolder(path).read())
@@ -138,7 +159,7 @@ def _read(path: Path, left_out: list[str]) -> Iterator[RunRecord]:
             except ValueError as error:
                 left_out.append(str(error))
         if not found:
-            raise ValueError(f"{path} holds no run: expected a run folder, a folder of them, or a result file")
+            raise ValueError(f"{path} holds no run: expected a run folder, a folder of run folders, or a result file")
 
 
 def _runs_of(comparison: Comparison, source: str) -> Iterator[RunRecord]:

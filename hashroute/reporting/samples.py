@@ -35,12 +35,12 @@ def _card(group: Group, run: RunRecord, sample: dict[str, Any]) -> str:
     source = str(sample.get("image", ""))
     image = f'<img alt="" src="{source}">' if IMAGE.fullmatch(source) else ""
     task, label, answer = (str(sample.get(part)) for part in ("task", "label", "predicted"))
-    lines = [f"<div><b>{escape(label)}</b> of {escape(task)}</div>", _answer("with the task", answer, answer == label)]
+    lines = [f"<div><b>{escape(label)}</b> of {escape(task)}</div>", _answer("task-aware", answer, answer == label)]
     free = sample.get("task_free")
     if isinstance(free, dict):
         found, where = str(free.get("label")), str(free.get("task"))
         right = bool(free.get("correct", found == label and where == task))
-        lines.append(_answer("without", found if where == task else f"{found} of {where}", right))
+        lines.append(_answer("task-free", found if where == task else f"{found} of {where}", right))
     path = sample.get("path") or []
     if path:
         names = [group.unit_name(run, unit) if isinstance(unit, int) else str(unit) for unit in path]

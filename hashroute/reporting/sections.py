@@ -150,7 +150,7 @@ def _so_far(runs: Sequence[RunRecord], task: int) -> Cell:
 
 
 DECISIONS = [
-    Column("task", words=True),
+    Column("task", "The task that was decided about, in the order of learning.", words=True),
     Column("action", "fresh: first units. fork: a trained copy of units. reuse: frozen units as they are.", words=True),
     Column("units of", "The task whose units were forked or reused.", words=True),
     Column("resembles", "The earlier task whose data is close enough to count as the same kind.", words=True),
@@ -184,13 +184,17 @@ def _decisions(group: Group, name: str, page: Page) -> str:
 RUNS = [
     results.LEARNER,
     Column("seed", "Seed of weights, batches and hash functions.", digits=0),
-    Column("tasks learned", digits=0),
+    Column("tasks learned", "Tasks that the run has learned so far.", digits=0),
     Column("training, s", "Seconds of training without evaluation.", digits=0),
     Column("images/s", "Training images a second.", digits=0),
     Column("on disk, kB", "Size of the run's folder.", digits=0),
-    Column("versions", words=True),
+    Column("versions", "Versions of the software that the run used.", words=True),
     Column("from", "Where the run was read from.", words=True),
 ]
+
+SETTING = Column("setting", "A field of the recipe.", words=True)
+OPTION = Column("option", "An option of this learner.", words=True)
+VALUE = Column("value", "The value that was used, as JSON.", words=True)
 
 
 def _settings(group: Group, page: Page) -> str:
@@ -205,12 +209,12 @@ def _settings(group: Group, page: Page) -> str:
         for name, runs in group.learners.items()
         for option, value in runs[0].settings.options.items()
     ]
-    for title, headers, rows in (
-        ("Recipe: the training settings of all learners", ("setting", "value"), recipe),
-        ("Options of each learner", ("learner", "option", "value"), options),
+    for title, columns, rows in (
+        ("Recipe: the training settings of all learners", [SETTING, VALUE], recipe),
+        ("Options of each learner", [results.LEARNER, OPTION, VALUE], options),
     ):
         if rows:
-            shown = page.table(Table("", [Column(header, words=True) for header in headers], rows))
+            shown = page.table(Table("", columns, rows))
             text += f"<details><summary>{title}</summary>{shown}</details>"
     return text
 

@@ -43,7 +43,7 @@ class ScenarioSpec:
     published_results: PublishedResults = field(default_factory=dict)
 
     def recipe(self, image_shape: tuple[int, ...], classes: int, profile: Profile = "default") -> Recipe:
-        """The recipe for images of this shape and tasks of at most so many classes."""
+        """The recipe for images of this shape and tasks of at most `classes` classes."""
         from hashroute.recipe import recipe_for
 
         if profile == "default":

@@ -17,7 +17,7 @@ COMMANDS = ("demo", "data", "bench", "inspect", "search", "ablate", "report")
 
 def process(*arguments: str, folder: Path) -> tuple[int, str, str]:
     command = [sys.executable, "-m", "hashroute", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -28,6 +28,16 @@ def test_the_version_and_without_arguments_the_help(tmp_path: Path) -> None:
     assert [name for name in COMMANDS if name not in printed] == []
 
 
+def test_a_reader_that_stops_early_gets_no_complaint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hashroute", "bench", "--help"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 141
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_of_every_command_is_explained(
     command: str, hashroute_command: Command, monkeypatch: pytest.MonkeyPatch
@@ -35,6 +45,8 @@ def test_every_option_of_every_command_is_explained(
     monkeypatch.setenv("COLUMNS", "200")
     code, printed, _ = hashroute_command(command, "--help")
     assert code == 0
+    assert "(default: )" not in printed
+    assert "(default: None)" not in printed
     lines = [line.strip("│ ") for line in printed.splitlines()]
     for place, line in enumerate(lines):
         if line.startswith("--"):  # the explanation follows on this line or on the next
@@ -53,7 +65,7 @@ for command in {COMMANDS}:
         main([command, "--help"])
 print([name for name in {heavy} if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "[]\n"
 
 
@@ -108,7 +120,7 @@ sys.exit(cli.main())
 """
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, "-m", "script", "demo"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (130, "hashroute: stopped; nothing unfinished was kept\n")
 
 

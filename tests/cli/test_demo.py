@@ -143,7 +143,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
                 time.sleep(0.05)
             time.sleep(0.5)
             os.kill(process.pid, signal.SIGINT)
-            _, errors = process.communicate(timeout=300)
+            _, errors = process.communicate(timeout=600)
         finally:
             process.kill()  # one that is not stopped would run for hours
     assert process.returncode == 130

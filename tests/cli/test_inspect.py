@@ -185,12 +185,16 @@ def test_a_folder_that_is_not_there(inspect: Inspect, tmp_path: Path) -> None:
 
 def test_a_learner_of_ones_own_needs_its_plugin(folders: Any, tmp_path: Path) -> None:
     shutil.copytree(folders("vc"), tmp_path / "run")
-    change(tmp_path / "run" / "learner.json", learner="mine")
+    for name in ("learner", "settings"):
+        change(tmp_path / "run" / f"{name}.json", learner="mine")
     (tmp_path / "my_plugin.py").write_text(
         "from hashroute import register_learner\nfrom hashroute.learners.plain import Vanilla\n\n\n"
-        '@register_learner("mine")\nclass Mine(Vanilla):\n    pass\n'
+        '@register_learner("mine")\nclass Mine(Vanilla):\n    """Nothing but my own."""\n'
     )
-    command = [sys.executable, "-m", "hashroute", "inspect", "run", "--json", "--plugins", "my_plugin"]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (process.returncode, process.stderr) == (0, "")
-    assert json.loads(process.stdout)["learner"] == "mine"
+    for command in (["inspect", "run", "--json"], ["report", "run"]):
+        line = [sys.executable, "-m", "hashroute", *command, "--plugins", "my_plugin"]
+        process = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        assert (process.returncode, process.stderr) == (0, "")
+        if command[0] == "inspect":
+            assert json.loads(process.stdout)["learner"] == "mine"
+    assert "Nothing but my own." in (tmp_path / "report" / "report.html").read_text()

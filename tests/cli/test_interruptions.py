@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from hashroute.cli.app import main
-from run_files import assert_kept, assert_same, check_whole, comparison, logs
+from run_files import assert_kept, assert_same_files, check_whole, comparison, logs
 
 COMMAND = [sys.executable, "-m", "hashroute", "bench"]
 THREE = ("digits", "--learners", "vc", "ewc", "hrn-paper", "--fraction", "0.5", "--epochs")
@@ -59,15 +59,13 @@ def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def last_words(process: subprocess.Popen[str]) -> str:
     """Standard error to its end, which comes when the process and all its workers, who share it, have ended."""
-    return process.communicate(timeout=300)[1]
+    return process.communicate(timeout=600)[1]
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     """Wait for a condition that the process brings about while it is alive."""
-    end = time.monotonic() + 600
     while not condition():
         assert process.poll() is None, f"it ended with {process.returncode} before anything could be seen"
-        assert time.monotonic() < end, "nothing was seen for ten minutes"
         time.sleep(0.01)
     assert process.poll() is None, f"it ended with {process.returncode} too soon: give it more to do"
 
@@ -169,7 +167,7 @@ def test_a_killed_comparison_reaches_the_same_numbers(undisturbed: Path, bench: 
         Kill(1, in_a_checkpoint=True),
     ]
     kill_and_finish(kills, (*THREE, "2"), tmp_path, bench)
-    assert_same(tmp_path, undisturbed)
+    assert_same_files(tmp_path, undisturbed)
 
 
 @pytest.mark.slow
@@ -188,7 +186,7 @@ def test_a_comparison_killed_twenty_times_reaches_the_same_numbers(tmp_path: Pat
     kinds = [Kill(1), Kill(1, in_a_checkpoint=True), Kill(2, parent_only=True), Kill(2), Kill(2, in_a_checkpoint=True)]
     kills = [kind._replace(delay=random.uniform(0, 0.3)) for kind in random.sample(kinds * 4, 20)]
     kill_and_finish(kills, arguments, parts, finish)
-    assert_same(parts, whole)
+    assert_same_files(parts, whole)
 
 
 @pytest.mark.slow
@@ -253,7 +251,7 @@ def test_ctrl_c_is_one_line_with_the_command_that_continues(
     assert len(list(tmp_path.glob("runs/*/*/result.json"))) < 3
     assert bench(*named, "--jobs", "1")[0] == 0  # in this process, to be fast
     assert_kept(kept, tmp_path)
-    assert_same(tmp_path, undisturbed)
+    assert_same_files(tmp_path, undisturbed)
 
 
 @pytest.mark.slow
@@ -340,4 +338,4 @@ def test_with_room_on_the_disk_again_a_comparison_reaches_the_same_numbers(
     monkeypatch.chdir(starved.folder)
     assert main(["bench", *THREE, "2", "--resume"]) == 0
     assert_kept(starved.kept, starved.folder)
-    assert_same(starved.folder, undisturbed)
+    assert_same_files(starved.folder, undisturbed)

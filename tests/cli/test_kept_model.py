@@ -220,7 +220,7 @@ def test_ctrl_c_is_one_line_with_the_command_that_continues(copied: Path, images
     process = started("learn", copied, images / "grey", "--epochs", 2000, folder=images)
     wait_for_a_checkpoint(copied, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert errors.startswith("hashroute: stopped; every finished epoch is kept: continue with hashroute learn ")
     assert errors.count("\n") == 1

@@ -196,7 +196,7 @@ def test_all_files_that_are_missing_are_named(
         load_dataset("mnist")
 
 
-def test_what_went_wrong_is_said(server: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_failed_download_is_explained(server: tuple[Path, str], tmp_path: Path) -> None:
     served, address = server
     (served / "a.gz").write_bytes(b"content")
     with pytest.raises(FileNotFoundError, match="its checksum is wrong"):
@@ -246,7 +246,7 @@ def test_an_archive_is_laid_out(server: tuple[Path, str], tmp_path: Path) -> Non
 def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HASHROUTE_DATA": str(folder), "COLUMNS": "200", "http_proxy": "", "https_proxy": ""}
     command = [sys.executable, "-m", "hashroute", "data", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
 
 
 def test_the_list_says_what_is_there_and_what_is_not(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ ONE_BY_ONE = [name for name in learner_names() if name != "joint"]
 
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)
-def test_a_saved_learner_goes_on_as_if_it_had_never_been_saved(name: str, tmp_path: Path) -> None:
+def test_a_saved_learner_continues_as_if_it_had_never_been_saved(name: str, tmp_path: Path) -> None:
     learner = learned(name)
     learner.save(tmp_path)
     again = load_learner(tmp_path)

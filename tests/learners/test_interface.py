@@ -65,7 +65,7 @@ def test_forward_agrees_with_predict(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_features_with_no_task_given_are_those_of_the_task_an_image_is_assigned_to(name: str) -> None:
+def test_task_free_features_are_those_of_the_task_an_image_is_assigned_to(name: str) -> None:
     learner = learned(name, 3)
     images = torch.cat([task.test.images[:20] for task in digits(3).tasks])
     features, found = learner.encode(images), learner.predict(images).tasks
@@ -96,7 +96,7 @@ def test_asking_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("moment", ["fresh", "learning", "learned"])
 @pytest.mark.parametrize("name", NAMES)
-def test_all_members_of_a_learner_can_be_looked_at(name: str, moment: str) -> None:
+def test_all_members_of_a_learner_can_be_read(name: str, moment: str) -> None:
     make = {"fresh": lambda name: create_learner(name, (1, 8, 8)), "learning": learning, "learned": learned}[moment]
     learner = make(name)
     members = dict(inspect.getmembers(learner))

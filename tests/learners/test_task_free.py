@@ -40,7 +40,7 @@ def test_the_head_whose_answer_is_far_above_its_others_answers(name: str, dtype:
 
 
 @pytest.mark.parametrize("domains", [[0, 1, 2], [0, 1, 0], [0, 0, 0]])
-@pytest.mark.parametrize("options", [{}, {"within": 0.0}, {"within": 9.0, "trust": 0.0, "trust_in_kinds": 0.0}])
+@pytest.mark.parametrize("options", [{}, {"within": 0.0}, {"within": 9.0, "trust": 0.0, "trust_in_domains": 0.0}])
 def test_logits_and_likelihoods_are_added_up(options: dict[str, float], domains: list[int]) -> None:
     learner = learned("hrn", 3)
     learner.options = replace(learner.options, **options)
@@ -61,7 +61,7 @@ def test_logits_and_likelihoods_are_added_up(options: dict[str, float], domains:
             inside, between = max(alike[task]) - nats[task], max(means) - means[task]
             if max(inside, between) <= learner.options.within + 1e-6 * (learner.options.within > 0):
                 best, *others = every_logit[task][row].sort(descending=True).values.tolist()
-                behind = learner.options.trust * inside + learner.options.trust_in_kinds * between
+                behind = learner.options.trust * inside + learner.options.trust_in_domains * between
                 scores[task] = best - sum(others) / len(others) - behind
         asked += len(scores)
         found = int(answer.tasks[row])

@@ -91,7 +91,7 @@ def test_an_interrupted_task_does_not_go_on_with_other_data(change: str) -> None
 
 
 @pytest.mark.parametrize("name", ["hrn", "vc"])
-def test_a_task_interrupted_in_an_epoch_goes_on_from_its_beginning(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_interrupted_in_an_epoch_resumes_at_its_beginning(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = digits().tasks
     learner = learned(name, 1)
     batches = -(-len(second.train) // learner.recipe.batch_size)
@@ -115,7 +115,7 @@ def test_a_task_interrupted_in_an_epoch_goes_on_from_its_beginning(name: str, mo
     assert accuracy(learner, second) > 0.8
 
 
-def test_a_scenario_interrupted_in_a_task_goes_on_with_this_task() -> None:
+def test_a_scenario_interrupted_in_a_task_resumes_with_this_task() -> None:
     learner = fresh("vc")
     logs: list[EpochLog] = []
 
@@ -269,7 +269,7 @@ def test_a_learner_trains_on_what_a_task_allows_and_on_no_other_images() -> None
 
 
 @pytest.mark.parametrize("name", learner_names())
-def test_test_images_are_never_looked_at(name: str) -> None:
+def test_test_images_are_never_read(name: str) -> None:
     noise = torch.randint(256, digits().tasks[0].test.images.shape, dtype=torch.uint8)
     blind = Split(noise, torch.zeros(len(noise), dtype=torch.int64))
     learner = fresh(name)

@@ -227,7 +227,7 @@ class Stop(Exception):
     pass
 
 
-def test_an_interrupted_lesson_goes_on_and_ends_in_the_same_model(three: Path, tmp_path: Path) -> None:
+def test_an_interrupted_lesson_resumes_and_ends_in_the_same_model(three: Path, tmp_path: Path) -> None:
     model = teach(tmp_path, "01", "23")
     seen: list[Progress] = []
 

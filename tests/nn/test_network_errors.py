@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hashroute import HashRoutedNetwork, UnitSpec
-from support import small_network, some_images, train
+from support import assert_one_clear_line, small_network, some_images, train
 
 
 def with_value(value: float) -> torch.Tensor:
@@ -61,10 +61,7 @@ BAD_SETTINGS: dict[str, tuple[Callable[[], HashRoutedNetwork], str]] = {
 
 @pytest.mark.parametrize("case", BAD_SETTINGS)
 def test_bad_settings(case: str) -> None:
-    make, message = BAD_SETTINGS[case]
-    with pytest.raises(ValueError, match=message) as error:
-        make()
-    assert "\n" not in str(error.value)
+    assert_one_clear_line(*BAD_SETTINGS[case])
 
 
 def test_eval_before_any_training() -> None:

@@ -43,7 +43,7 @@ COPIES: dict[str, Callable[[HashRoutedNetwork], HashRoutedNetwork]] = {
 
 @pytest.mark.parametrize("grown", [False, True], ids=["as built", "grown"])
 @pytest.mark.parametrize("way", COPIES)
-def test_a_copy_goes_on_as_the_original_would(way: str, grown: bool) -> None:
+def test_a_copy_continues_like_the_original(way: str, grown: bool) -> None:
     network = small_network()
     train(network, steps=5)
     if grown:

@@ -189,8 +189,8 @@ def test_samples_are_marked_and_their_bars_labelled(opened: Opened, written: Pat
     card = page.locator('[data-learner="hrn-paper"] .sample')
     text = card.inner_text()
     assert "2 of 2 or 3" in text
-    assert "✗ with the task: 3" in text
-    assert "✗ without: 1 of 0 or 1" in text
+    assert "✗ task-aware: 3" in text
+    assert "✗ task-free: 1 of 0 or 1" in text
     assert "units 0 → 1 → 3" in text
     assert card.locator(".bars span").all_inner_texts()[:4] == ["unit 0", "0.90", "unit 1", "0.80"]
     assert (card.locator(".bars i").count(), card.locator(".bars i.taken").count()) == (4, 3)

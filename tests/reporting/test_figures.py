@@ -43,7 +43,7 @@ def test_curves_show_the_first_task_and_the_mean(group: Group, shown: dict[str, 
     assert curves(shown["mean"])["vc"] == pytest.approx([fmean(both) for both in zip(*so_far, strict=True)])
 
 
-def test_bars_show_accuracy_with_and_without_the_task(shown: dict[str, Picture], result: Result) -> None:
+def test_bars_show_task_aware_and_task_free_accuracy(shown: dict[str, Picture], result: Result) -> None:
     seeds = [result(f"vc-seed{seed}") for seed in (0, 1)]
     expected = {
         "task-aware": fmean(fmean(each["accuracy"][-1]) for each in seeds),

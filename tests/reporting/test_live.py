@@ -34,7 +34,7 @@ def test_matrices_of_the_two_latest_runs_fit_the_screen(tmp_path: Path) -> None:
                 row = [90.0 if task else 100.0 - known for task in range(known)] + [None] * (40 - known)
                 decision = {"task": f"task {known}", "action": "fork", "parent": f"task {known - 1}"}
                 log.write(epoch(known, accuracy=row, decision=decision))
-        jobs[-1].look()
+        jobs[-1].update()
     lines = lines_of(jobs)
     assert max(map(len, lines)) <= 100
     assert len(lines) < 40
@@ -60,7 +60,7 @@ def test_time_left_follows_from_the_pace(tmp_path: Path) -> None:
     for count, passed in ((2, 0.0), (5, 6.0)):  # three epochs in six seconds
         now[0] += passed
         (jobs[0].folder / "epochs.jsonl").write_text(epoch(0) * count)
-        jobs[0].look()
+        jobs[0].update()
     assert jobs[0].state == "running"
     assert jobs[0].left(jobs[0].pace) == pytest.approx(10.0)
     assert time_left(jobs, 1) == pytest.approx(10.0 + 20.0 + 20.0)
@@ -71,7 +71,7 @@ def test_time_left_follows_from_the_pace(tmp_path: Path) -> None:
     (tmp_path / "3").mkdir()
     (tmp_path / "3" / "epochs.jsonl").write_text(epoch(0) * 5)
     stopped = Job("vc", 3, tmp_path / "3", 100)
-    stopped.look()
+    stopped.update()
     assert (stopped.state, stopped.pace) == ("waiting", None), "its epochs are of another day"
     assert stopped.left(0.2) == pytest.approx(10.0)
 

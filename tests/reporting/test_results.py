@@ -56,7 +56,7 @@ def test_the_summary_has_means_and_spreads_over_seeds() -> None:
     assert found["kept, kB"] == Number(3.0, None, 2, "x.json")
 
 
-def test_a_learner_of_all_tasks_at_once_forgets_nothing_and_nothing_is_said_about_it() -> None:
+def test_a_learner_of_all_tasks_at_once_has_no_forgetting() -> None:
     found = row(results.summary(comparison()), "joint")
     assert found["task-aware"] == Number(90.0)
     assert {found[name] for name in ("right after", "best-ever", "forgetting", "intransigence", "task-free")} == {None}

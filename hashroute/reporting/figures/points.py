@@ -17,7 +17,7 @@ Points = dict[str, list[tuple[float, float]]]
 
 
 def draw_points(picture: Picture, axes: Axes, points: Points, label: str) -> None:
-    """Draw all points. label: what the page says about a point, with a place for its first coordinate."""
+    """Draw all points. label: format of the tooltip of a point; it gets the first coordinate."""
     for name, pairs in points.items():
         if not pairs:
             continue
