@@ -108,6 +108,8 @@ class Store:
         self.unfinished = self.path / "unfinished"
         self.unreadable = self.path / "unreadable"
         self._manifest = self.path / "manifest.json"
+        self._objects_of: dict[str, set[str]] = {}
+        """The objects of records that were read: a record never changes."""
 
     # ---------------------------------------------------------------- reading
 
@@ -253,7 +255,9 @@ class Store:
 
     def _needed(self, manifest: Manifest) -> set[str]:
         records = manifest.records()
-        return records.union(*(self.json(name)["objects"].values() for name in records))
+        for name in records - set(self._objects_of):
+            self._objects_of[name] = set(self.json(name)["objects"].values())
+        return records.union(*(self._objects_of[name] for name in records))
 
     # ---------------------------------------------------------------- beside the model
 
