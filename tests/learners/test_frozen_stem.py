@@ -185,7 +185,7 @@ def test_a_model_that_names_code_does_not_run_it(tmp_path: Path) -> None:
     described["own_backbone"] = False
     described["recipe"]["backbone"] = f"{tmp_path / 'mine.py'}:levels"
     (tmp_path / "model" / "learner.json").write_text(json.dumps(described))
-    with pytest.raises(BackboneError, match="this model has a backbone of your own: give it again with backbone="):
+    with pytest.raises(BackboneError, match="this model has a backbone of your own: give it with backbone="):
         load_learner(tmp_path / "model")
     with pytest.raises(BackboneError, match="this model has a backbone of your own"):
         create_learner("vc", (1, 8, 8), Recipe.from_dict(described["recipe"]))
