@@ -22,7 +22,7 @@ class TaskEntry:
     std: tuple[float, ...] | None = None
     data: Task | None = field(default=None, repr=False)
     """The task with its images, while it is being learned."""
-    maps: dict[Split, Split] = field(default_factory=dict, repr=False, compare=False)
+    maps: dict[Split, Split] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
     """The maps of a frozen stem for splits of the task, while it is being learned."""
 
     @classmethod

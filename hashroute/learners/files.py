@@ -13,6 +13,7 @@ from torch import Tensor
 from hashroute.learners.objectives import OBJECTIVES, Objective, find_objective
 from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.nn.backbones import BackboneLike, find_backbone
+from hashroute.nn.pretrained import check_trusted
 from hashroute.recipe import Recipe
 from hashroute.storage import replace_file, write_json
 
@@ -62,8 +63,10 @@ def check_parts(folder: Path, description: dict[str, Any], backbone: BackboneLik
             "this model has a backbone of your own: give the same module with load_learner(folder, backbone=...)"
         )
     find_objective(objective)
-    if backbone is None and not isinstance(named, str):
-        return
+    if backbone is None:
+        check_trusted(named)
+        if not isinstance(named, str):
+            return
     stem, described = find_backbone(named if backbone is None else backbone, shape).stem, description.get("stem")
     if stem is not None and described is not None:
         stem.check_same(described)

@@ -22,7 +22,7 @@ from hashroute.learners.progress import progress_bar
 from hashroute.learners.randomness import RandomStream
 from hashroute.learners.trainer import Trainer, TrainingState
 from hashroute.nn.backbones import BackboneLike, find_backbone
-from hashroute.nn.pretrained import is_file
+from hashroute.nn.pretrained import check_trusted, is_file
 from hashroute.nn.units import ConvUnit
 from hashroute.recipe import Recipe
 from hashroute.tasks import Scenario, Task
@@ -88,6 +88,8 @@ class Learner(Predictor):
         self.image_shape = check_image_shape(image_shape)
         self.options = self.Options() if options is None else options
         self.seed = seed
+        if backbone is None:
+            check_trusted(recipe.backbone)
         self.backbone = find_backbone(recipe.backbone if backbone is None else backbone, self.image_shape)
         self.own_backbone = isinstance(backbone, nn.Module) or (isinstance(backbone, str) and is_file(backbone))
         if backbone is not None and not self.own_backbone and not isinstance(backbone, nn.Module):

@@ -147,6 +147,12 @@ def is_file(name: str) -> bool:
     return ".py:" in name
 
 
+def check_trusted(name: object) -> None:
+    """Raise an error if a name that was read from a model is code in a file: only the caller may name code to run."""
+    if isinstance(name, str) and is_file(name):
+        raise BackboneError(f"this model has a backbone of your own: give it with backbone={name!r} if you trust it")
+
+
 def find_stem(name: str) -> FrozenStem:
     """The stem of this name; an error in one line if its package or its weights are missing."""
     parts = re.fullmatch(r"(.+?)(?:@(\d+))?", name)

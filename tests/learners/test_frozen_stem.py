@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hashroute.learners.learner import Learner
 from hashroute.learners.registry import learner_names
 from hashroute.nn.backbones import feature_count
 from hashroute.nn.pretrained import BackboneError, FrozenStem
+from hashroute.recipe import Recipe
 from support import accuracy, assert_same, digits, short_recipe
 
 
@@ -174,6 +176,20 @@ def test_a_function_in_a_file_is_a_backbone_that_is_named_again_to_load(function
     with pytest.raises(ValueError, match="this model has a backbone of your own"):
         load_learner(tmp_path / "model")  # code is never run because a file of a model says so
     assert_same(load_learner(tmp_path / "model", backbone=name), learner)
+
+
+def test_a_model_that_names_code_does_not_run_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'was run')!r}, 'w')")
+    learn("vc", new_stem(), tasks=1).save(tmp_path / "model")
+    described = json.loads((tmp_path / "model" / "learner.json").read_text())
+    described["own_backbone"] = False
+    described["recipe"]["backbone"] = f"{tmp_path / 'mine.py'}:levels"
+    (tmp_path / "model" / "learner.json").write_text(json.dumps(described))
+    with pytest.raises(BackboneError, match="this model has a backbone of your own: give it with backbone="):
+        load_learner(tmp_path / "model")
+    with pytest.raises(BackboneError, match="this model has a backbone of your own"):
+        create_learner("vc", (1, 8, 8), Recipe.from_dict(described["recipe"]))
+    assert not (tmp_path / "was run").exists()
 
 
 @pytest.mark.parametrize(
