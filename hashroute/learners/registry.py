@@ -85,7 +85,8 @@ def find_learner(learner: str | type[Learner]) -> type[Learner]:
     if isinstance(learner, type) and hasattr(learner, "Options"):
         return learner
     if not isinstance(learner, str):
-        raise ValueError(f"the learner is {learner!r}: expected a name, or a subclass of Learner")
+        given = learner if isinstance(learner, type) else type(learner)  # an instance prints as many lines
+        raise ValueError(f"the learner is a {given.__name__}: expected a name, or a subclass of Learner")
     if learner in BUILT_IN:
         importlib.import_module(BUILT_IN[learner].module)
     if learner not in LEARNERS:

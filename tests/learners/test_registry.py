@@ -98,7 +98,7 @@ COMMON = "a field of the recipe: augment, batch_size, epochs, feature_scale, fea
     ("make", "message"),
     [
         (lambda: create_learner("nobody", (1, 8, 8)), "there is no learner 'nobody': expected one of hrn, hrn-paper"),
-        (lambda: create_learner(7, (1, 8, 8)), "the learner is of type int: expected a name, or a class"),
+        (lambda: create_learner(7, (1, 8, 8)), "the learner is a int: expected a name, or a subclass of Learner"),
         (
             lambda: create_learner("ewc", (1, 8, 8), wait=1.0),
             f"ewc has no option 'wait': expected decay, empirical, online, samples, weight, or {COMMON}",
@@ -115,7 +115,7 @@ def test_what_cannot_be_made_gets_one_line(make: Any, message: str) -> None:
 
 
 def test_an_instance_is_no_name() -> None:
-    with pytest.raises(ValueError, match="the learner is of type Vanilla: expected a name, or a class"):
+    with pytest.raises(ValueError, match="the learner is a Vanilla: expected a name, or a subclass of Learner"):
         create_learner(create_learner("vc", (1, 8, 8)), (1, 8, 8))  # type: ignore[arg-type]
 
 
