@@ -192,8 +192,7 @@ def assert_same(one: Learner, other: Learner) -> None:
     assert files.describe(one) == files.describe(other)
     ours, theirs = files.state_of(one), files.state_of(other)
     assert ours.keys() == theirs.keys()
-    different = [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
-    assert not different
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 
 # ------------------------------------------------------------------------ programs

@@ -99,7 +99,8 @@ class HRN(Learner):
             raise ValueError(f"{self.name} was given images of {size} pixels: expected at least 3 x 3")
         with self.random.use(self.device):
             self.path_weights = weights = count_weights(self.backbone.new_levels())
-        # m directions of s numbers, their mean and m + 3 numbers more are at most s (m + 2) if s > m + 2.
+        # m directions of s numbers, their mean and m + 3 numbers more are at most s (m + 2) if s > m + 2. The ranges
+        # of a memory, 13 numbers, are not counted.
         fitting = (count for count in range(self.options.directions, 0, -1) if weights // (count + 2) > count + 2)
         directions = next(fitting, 1)
         size = min(self.options.memory_features, max(directions + 1, weights // (directions + 2)))

@@ -83,7 +83,7 @@ def test_a_bound_in_bytes_holds_for_double_precision() -> None:
         assert added(learner) <= most
     assert [decision.action for decision in learner.decisions] == ["fresh", "reuse", "reuse"]
     tight = Grower((1, 8, 8), short_recipe(1), HRNOptions(max_bytes=most // 3)).double()
-    with pytest.raises(ValueError, match=f"max_bytes of hrn is {most // 3}: expected at least {2 * (most // 3)}"):
+    with pytest.raises(ValueError, match=f"max_bytes of Grower is {most // 3}: expected at least {2 * (most // 3)}"):
         tight.learn(tasks[0])
     assert not tight.tasks
 
@@ -103,7 +103,8 @@ def test_a_memory_takes_no_more_bytes_than_the_units_of_its_path() -> None:
     for shape, recipe in (*cases, ((3, 32, 32), recipe_for((3, 32, 32)))):
         learner: Any = create_learner("hrn", shape, recipe)
         units = sum(weight.numel() for weight in learner.backbone.new_levels().parameters())
-        assert 0 < learner.memories.bytes_each <= 4 * units
+        ranges = 13  # numbers about what is usual, whatever the size of a memory
+        assert 0 < learner.memories.bytes_each <= 4 * (units + ranges)
 
 
 @pytest.mark.parametrize(
