@@ -218,6 +218,7 @@ def with_plugin(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_a_failing_learner_does_not_end_the_others_and_continues_when_mended(tmp_path: Path) -> None:
     plugin, run = tmp_path / "my_plugin.py", tmp_path / RUNS / "stumbling-seed0"
     plugin.write_text(PLUGIN)
@@ -248,6 +249,7 @@ def test_a_failing_learner_does_not_end_the_others_and_continues_when_mended(tmp
 # -------------------------------------------------------------------- for programs
 
 
+@pytest.mark.slow
 def test_json_lines_hold_every_epoch_and_result_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "my_plugin.py").write_text(PLUGIN)
     process = with_plugin(tmp_path, "--learners", "stumbling", "hrn", "hrn-paper", "--json", "--jobs", "2")

@@ -81,6 +81,7 @@ def demo(seed: int, epochs: int, folder: Path) -> Comparison:
     return train(DemoSettings(seed=seed, epochs=epochs), "", folder, Console(quiet=True))
 
 
+@pytest.mark.slow
 def test_same_seed_same_result(tmp_path: Path) -> None:
     largest = 2**63 - 1
     first, second, other = (demo(seed, 1, tmp_path / str(n)) for n, seed in enumerate((1, 1, largest)))
@@ -100,6 +101,7 @@ def test_it_remembers_with_any_seed(seed: int, tmp_path: Path) -> None:
     assert metrics.forgetting(hrn.accuracy) == 0
 
 
+@pytest.mark.slow
 def test_a_second_demo_on_a_terminal_shows_progress_and_does_not_overwrite_the_first(tmp_path: Path) -> None:
     first = tmp_path / "runs" / "demo-seed0"
     first.mkdir(parents=True)

@@ -215,6 +215,7 @@ def test_a_lesson_killed_fifty_times_ends_in_the_same_model(copied: Path, images
     assert content(copied) == content(whole)
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_one_line_with_the_command_that_continues(copied: Path, images: Path, here: Here) -> None:
     before = content(copied)
     process = started("learn", copied, images / "grey", "--epochs", 2000, folder=images)
@@ -229,6 +230,7 @@ def test_ctrl_c_is_one_line_with_the_command_that_continues(copied: Path, images
     assert content(copied) == before
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_told_so_and_readers_are_not_disturbed(
     copied: Path, images: Path, hashroute_command: Command
 ) -> None:
@@ -247,6 +249,7 @@ def test_a_second_writer_is_told_so_and_readers_are_not_disturbed(
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_nothing_is_lost(copied: Path, images: Path) -> None:
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -290,14 +293,14 @@ def test_a_read_only_model_answers(copied: Path, images: Path, hashroute_command
         (("learn", "new", "round", "--private"), "private"),
         (("learn", "round", "straight"), "is not a model"),
         (("predict", "nowhere", "a.png"), "there is no model nowhere"),
-        (("predict", "{model}", "round", "--task", "birds"), "expected round, straight"),
+        (("predict", "{model}", "round", "--task", "birds"), "expected one of 'round', 'straight'"),
         (("predict", "{model}", "round", "--top", "0"), "--top is 0"),
         (("predict", "{model}"), "no images were given"),
         (("tasks", "nowhere"), "there is no model"),
         (("undo", "nowhere"), "there is no model"),
-        (("forget", "{model}", "birds", "--yes"), "expected round, straight"),
+        (("forget", "{model}", "birds", "--yes"), "expected one of 'round', 'straight'"),
         (("forget", "{model}", "round"), "add --yes"),
-        (("rename", "{model}", "birds", "x"), "expected round, straight"),
+        (("rename", "{model}", "birds", "x"), "expected one of 'round', 'straight'"),
         (("rename", "{model}", "round", "straight"), "already"),
         (("verify", "nowhere"), "there is no model"),
     ],

@@ -67,6 +67,7 @@ def test_a_new_model_learns_forgets_and_is_empty(images: Path, tmp_path: Path) -
         assert server.post("undo").status_code == 409
 
 
+@pytest.mark.slow
 def test_a_stopped_server_leaves_the_model_as_it_was(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
