@@ -90,7 +90,7 @@ def test_failures_are_collected_and_tried_again(
     monkeypatch.setattr(Failing, "mended", True)
     again = Sweep(settings, rows, tmp_path / "results.json")
     assert again.run() == []
-    assert list(Comparison.read(tmp_path / "results.json").learners) == ["bad", "good"]
+    assert list(Comparison.read(tmp_path / "results.json").learners) == ["good", "bad"], "registered learners first"
 
 
 def test_two_sweeps_add_to_one_file(settings: SweepSettings, tmp_path: Path) -> None:
