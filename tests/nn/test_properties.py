@@ -20,7 +20,7 @@ thresholds = st.floats(0, 1)
 network_settings = st.fixed_dictionaries(
     {
         "units": st.integers(4, 8).map(lambda count: (SMALL_UNITS * 2)[:count]),
-        "features": st.integers(4, 64),
+        "features": st.integers(8, 64),  # more than a basis can span: else projections tie at 1
         "depth": st.integers(2, 4),
         "basis_size": st.integers(1, 6),
         "tau_depth": thresholds,
