@@ -66,6 +66,10 @@ class HRNEntry(TaskEntry):
     """The kind of data that its images are: tasks of recognised data share a domain."""
     memory: int | None = None
     """The Gaussian memory of its data; None while it is being learned."""
+    columns: tuple[int, ...] = ()
+    """The columns of its classes in the shared head; none if there is no shared head."""
+    mirror: bool = False
+    """Whether the shared head sees an image together with its mirror image."""
     decision: Decision | None = None
 
     @classmethod

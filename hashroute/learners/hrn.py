@@ -15,15 +15,26 @@ from hashroute.images import Images
 from hashroute.learners.entries import Familiarity, TaskEntry
 from hashroute.learners.growth import Decision, Growth, HRNEntry
 from hashroute.learners.learner import Learner, Style, count_weights
+from hashroute.learners.maps import Maps
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
+from hashroute.learners.shared_head import SHARPNESS, Columns, FixedFeatures, Lesson, SharedHead
+from hashroute.nn.fixed_features import StemFeatures
 from hashroute.nn.forest import Forest
 from hashroute.nn.gaussian import GaussianMemories, edges, texture
 from hashroute.nn.hashing import FeatureHash
+from hashroute.nn.patches import PatchFeatures
+from hashroute.tasks import Split
 
 UNFAMILIAR = 3.0
 """A memory that was saved without ranges finds an image strange that is this many standard deviations less likely than
 its own data."""
+
+HEAD_WEIGHT = 4.0
+"""Weight of the log-probability of a class within its task, beside the confidence of the head."""
+
+SHARED_WEIGHT = 2.0
+"""Weight of the log-probability of a class by the shared head."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +65,13 @@ class HRNOptions:
     """Weight of the likelihood between tasks of one domain, beside the confidence of heads (per nat per dimension)."""
     trust_in_domains: float = 120.0
     """Weight of the likelihood between domains, beside the confidence of heads (per nat per dimension)."""
+    fixed_features: int = 1792
+    """Features of the shared head, which is solved in closed form; 0 for no shared head. A frozen backbone has its own
+    number."""
 
     def __post_init__(self) -> None:
         whole = {"rank": 0, "compared_images": 1, "directions": 1, "memory_features": 2, "remembered": 1}
+        whole |= {"fixed_features": 0}
         whole |= {name: 1 for name in ("max_units", "max_bytes") if getattr(self, name) is not None}
         others = {"recognised": -math.inf, "within": 0, "trust": 0, "trust_in_domains": 0}
         for name, bound in (whole | others).items():
@@ -79,13 +94,16 @@ class HRN(Learner):
     trained together with a new head. The fork is kept, and frozen for good, unless reuse is better by two standard
     errors on validation images. If the same classes were learned from the same kind of data before, the fork must be
     better than reuse by two standard errors.
+
+    A shared head over the classes of all tasks is solved in closed form, from sums over features that are never trained
+    (`SharedHead`). With the task given, the task's columns of it, frozen with the task, are added to its head.
     """
 
     title = "hash-routed network: route, fork, freeze"
     style = Style("#D55E00", "-", "o")
-    version = 4
+    version = 5
     """2: a fork starts with a new head. 3: paths of the same data and classes are reused, but not forked. 4: a fork is
-    dropped if it is behind by two standard errors instead of one."""
+    dropped if it is behind by two standard errors instead of one. 5: a shared head in closed form."""
     Options = HRNOptions
     Entry = HRNEntry
     Growth: ClassVar[type[Growth]] = Growth
@@ -106,8 +124,23 @@ class HRN(Learner):
         size = min(self.options.memory_features, max(directions + 1, weights // (directions + 2)))
         self.memory_hash = FeatureHash(size, (self.seed << 8) + 255)
         self.memories = GaussianMemories(size, directions)
+        self.shared = SharedHead(fixed) if (fixed := self._fixed_features()) is not None else None
+        self.task_columns = nn.ModuleList()
+        """For each learned task, its columns of the shared head."""
         self.growth = self.Growth(self)
         self.growth.check_one_path_fits()
+
+    def _fixed_features(self) -> FixedFeatures | None:
+        """The features of the shared head, if there is one."""
+        if not self.options.fixed_features or not self.objective.names_classes:
+            return None
+        if self.backbone.stem is not None:
+            return StemFeatures(self.backbone.stem, self.image_shape)
+        return PatchFeatures(self.image_shape, self.options.fixed_features, seed=None)
+
+    @classmethod
+    def saved_options(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"fixed_features": 0, **values}  # the shared head came with version 5
 
     def new_encoder(self) -> Forest:
         return Forest(self.backbone, self.recipe.features, self.seed)
@@ -149,13 +182,102 @@ class HRN(Learner):
         self.to(self._place)
 
     def after_task(self, task: TaskEntry) -> None:
-        """Decide whether its units are kept, and remember what its data was like."""
-        self.growth.after_task(self.entries[task.index])
+        """Decide whether its units are kept, and remember its classes and what its data was like."""
+        entry = self.entries[task.index]
+        lesson = None if self.shared is None else self._study(entry)  # this takes time: if interrupted, nothing changed
+        self.growth.after_task(entry)
+        if self.shared is not None and lesson is not None:
+            self.shared.take(lesson)
+            self.task_columns.append(lesson.columns)
 
     def rollback(self, first: int) -> None:
         super().rollback(first)
+        self.task_columns = self.task_columns[:first]
         while len(self.encoder) > max((entry.path for entry in self.entries), default=-1) + 1:
             self.encoder.drop_last()
+
+    # ---------------------------------------------------------------- the shared head
+
+    def _study(self, task: HRNEntry) -> Lesson:
+        """What the shared head learns from a task, and the columns of its classes."""
+        assert self.shared is not None
+        if not self.shared.sums.classes:
+            self.shared.fixed.draw(self.seed)
+        task.mirror = self.recipe.augment and "flip" in task.images.augmentations
+        task.columns = self._columns_of(task)
+        train, held = (
+            self._fixed_batches(self.inputs(split, task), task) for split in (task.images.train, task.images.validation)
+        )
+        return self.shared.study(train, held, task.columns)
+
+    def _columns_of(self, task: HRNEntry) -> tuple[int, ...]:
+        """The column of each class; a class of the same name, learned from the same kind of data, has the same one."""
+        known = {
+            (entry.domain, name): column
+            for entry in self.entries[: task.index]
+            for name, column in zip(entry.class_names, entry.columns, strict=True)
+        }
+        free = max(known.values(), default=-1) + 1
+        for name in task.class_names:
+            if known.setdefault((task.domain, name), free) == free:
+                free += 1
+        return tuple(known[task.domain, name] for name in task.class_names)
+
+    def _fixed_batches(self, split: Split, task: HRNEntry) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features of the shared head and labels, batch by batch."""
+        labels = split.labels.split(self._batch_size())
+        for images, some in zip(self._parts(split.images), labels, strict=True):
+            yield self._fixed(images, task.mirror), some.to(self.device)
+
+    @torch.no_grad()
+    def _fixed(self, images: Tensor, mirror: bool) -> Tensor:
+        """(n, s) the features of the shared head, of images or maps of a stem."""
+        assert self.shared is not None
+        if self.backbone.stem is not None and not isinstance(images, Maps):
+            images = self._stem_maps(images)
+        return self.shared.fixed(images.as_subclass(Tensor), mirror)
+
+    def adjusted(self, outputs: Tensor, images: Tensor | Images, task: TaskEntry) -> Tensor:
+        """The log-probability by the head, plus that by the task's columns of the shared head."""
+        if task.index >= len(self.task_columns):  # it is being learned, or there is no shared head
+            return outputs
+        columns, mirror = self.task_columns[task.index], self.entries[task.index].mirror
+        known = torch.cat([columns(self._fixed(part, mirror)) for part in self._parts(images)])
+        return outputs.log_softmax(1) + known.to(outputs)
+
+    def class_scores(self, images: Tensor | Images) -> Tensor:
+        """(n, all classes) the sum of what memory, head and shared head say about each class.
+
+        These are the prior of its task, the confidence of the head of its task, and weighted log-probabilities: of the
+        class within its task by the head, and of the class among all classes by the shared head.
+        """
+        if not len(self.task_columns):
+            return super().class_scores(images)
+        prior = self.task_prior(images)
+        scores = self._no_scores(prior)
+        for entry, rows, outputs in self._asked(images, prior):
+            best = prior[rows, entry.index] + self.objective.confidence(outputs)
+            scores[rows, self._place_of(entry)] = best[:, None] + HEAD_WEIGHT * outputs.log_softmax(1)
+        shared = self._shared_scores(images).to(scores)
+        scores[:, : shared.shape[1]] += SHARED_WEIGHT * shared
+        return scores
+
+    def _shared_scores(self, images: Tensor | Images) -> Tensor:
+        """(n, classes) the log-probability of each class of all learned tasks by the shared head.
+
+        Classes of tasks whose images may be mirrored are asked with both views of an image.
+        """
+        assert self.shared is not None
+        entries = self.entries[: len(self.task_columns)]
+        places = torch.tensor([column for entry in entries for column in entry.columns], device=self.device)
+        found = []
+        for part in self._parts(images):
+            scores = torch.zeros(len(part), self.shared.sums.classes, device=self.device)
+            for mirror in {entry.mirror for entry in entries}:
+                own = sorted({column for entry in entries if entry.mirror == mirror for column in entry.columns})
+                scores[:, own] = self.shared.solution(self._fixed(part, mirror))[:, own]
+            found.append((SHARPNESS * scores).log_softmax(1)[:, places])
+        return torch.cat(found)
 
     # ---------------------------------------------------------------- memories of data
 
@@ -288,6 +410,9 @@ class HRN(Learner):
     def make_room(self, description: dict[str, Any]) -> None:
         super().make_room(description)
         self.encoder.grow_like(description["forest"])
+        if self.shared is not None:
+            learned = (entry for entry in self.entries if entry.memory is not None)
+            self.task_columns.extend(Columns(self.shared.sums.features, len(entry.class_names)) for entry in learned)
         self.memories.reserve(description["memories"])
         for entry in self.entries:
             if entry.memory is not None:  # all tasks but one that is being learned

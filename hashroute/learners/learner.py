@@ -120,6 +120,11 @@ class Learner(Predictor):
         """Options that differ from the defaults in a scenario, where no search has chosen any."""
         return {}
 
+    @classmethod
+    def saved_options(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The options of a saved model, with what models of earlier versions do not say."""
+        return values
+
     def new_encoder(self) -> nn.Module:
         """A fresh encoder, from images (n, channels, height, width) to features (n, features)."""
         raise NotImplementedError

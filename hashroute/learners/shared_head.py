@@ -1,0 +1,151 @@
+"""The shared head: one linear head over the classes of all tasks, solved in closed form over features that never change.
+
+It keeps sums over features, no images. A task adds to them, so the head is the same for any order of tasks, and equal
+to the head of all data at once. With the task given, a copy of the task's own columns answers, as they were when the
+task was learned: later tasks do not change it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from hashroute.nn.closed_form import CHUNK, ClosedForm, Solution
+
+SHARPNESS = 40.0
+"""Scores are multiplied by this before the softmax over the classes of all tasks."""
+
+SHARPNESS_IN_TASK = 10.0
+"""The same for the classes of one task."""
+
+RIDGES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+"""Penalties among which held-out images choose, in units of the mean variance of a feature."""
+
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+"""Features and labels."""
+
+
+class FixedFeatures(Protocol):
+    """What turns images, or the maps of a stem, into features that never change."""
+
+    features: int
+
+    def draw(self, seed: int) -> None:
+        """Prepare for the first images."""
+
+    def __call__(self, images: Tensor, mirror: bool = False) -> Tensor:
+        """(n, features) whole numbers from -127 to 127."""
+
+
+class Columns(nn.Module):
+    """The part of the shared head that belongs to one task, as it was when the task was learned."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(features, classes))
+        self.register_buffer("bias", torch.zeros(classes))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features: (n, s). Returns the log-probability of each class of the task: (n, classes)."""
+        scores = torch.addmm(self.bias, features.to(self.weight), self.weight)
+        return (SHARPNESS_IN_TASK * scores).log_softmax(1)
+
+
+class Lesson(NamedTuple):
+    """What the shared head learns from a task."""
+
+    sums: ClosedForm
+    """Of all tasks so far."""
+    evidence: Tensor
+    solution: Solution
+    columns: Columns
+
+
+class SharedHead(nn.Module):
+    """One linear head over the classes of all tasks.
+
+    Args:
+        fixed: gives the features.
+    """
+
+    fixed: FixedFeatures
+    evidence: Tensor
+    """(ridges,) the log-likelihood of all held-out images so far, each when its task was learned."""
+
+    def __init__(self, fixed: FixedFeatures) -> None:
+        super().__init__()
+        self.fixed = fixed
+        self.sums = ClosedForm(fixed.features)
+        self.register_buffer("evidence", torch.zeros(len(RIDGES)))
+        self._solved: tuple[Tensor, Solution] | None = None
+
+    def study(self, train: Batches, held_out: Batches, columns: Sequence[int]) -> Lesson:
+        """What a task adds. The head stays as it is until `take`.
+
+        train, held_out: batches of features and labels of the task. columns: the column of each of its classes.
+        """
+        own = torch.tensor(columns, device=self.evidence.device)
+        sums = copy.deepcopy(self.sums)
+        sums.reserve(max(columns) + 1)
+        for features, labels in _chunks(train):
+            sums.add(features, own[labels])
+        tried = [sums.solve(ridge) for ridge in RIDGES]
+        evidence = torch.zeros_like(self.evidence)
+        for features, labels in held_out:
+            for place, solution in enumerate(tried):
+                chances = (SHARPNESS * solution(features)).log_softmax(1)
+                evidence[place] += chances.gather(1, own[labels][:, None]).sum()
+        evidence += self.evidence
+        best = tried[_best(evidence)]
+        frozen = Columns(sums.features, len(columns)).to(self.evidence.device)
+        frozen.weight.copy_(best.weight[:, own])
+        frozen.bias.copy_(best.bias[own])
+        return Lesson(sums, evidence, best, frozen)
+
+    def take(self, lesson: Lesson) -> None:
+        """Learn what `study` found."""
+        self.sums, self.evidence = lesson.sums, lesson.evidence
+        self._solved = (self.sums.gram, lesson.solution)
+
+    @property
+    def solution(self) -> Solution:
+        """The head of all classes. It is solved when it is first asked for after a change."""
+        if self._solved is None or self._solved[0] is not self.sums.gram:
+            self._solved = (self.sums.gram, self.sums.solve(RIDGES[_best(self.evidence)]))
+        return self._solved[1]
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._solved = None
+        super()._load_from_state_dict(*arguments)
+
+
+def _best(evidence: Tensor) -> int:
+    """The place of the best penalty; of the usual one, if there were no held-out images."""
+    return int(evidence.argmax()) if evidence.any() else RIDGES.index(1e-3)
+
+
+def _chunks(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same rows in larger batches, whose sums are faster."""
+    waiting: list[tuple[Tensor, Tensor]] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += len(batch[1])
+        if count >= CHUNK:
+            yield _joined(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    features, labels = zip(*batches, strict=True)
+    return torch.cat(features), torch.cat(labels)
