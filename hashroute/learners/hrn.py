@@ -199,25 +199,27 @@ class HRN(Learner):
     # ---------------------------------------------------------------- the shared head
 
     def _study(self, task: HRNEntry) -> Lesson:
-        """What the shared head learns from a task, and the columns of its classes."""
+        """What the shared head learns from the images of a task."""
         assert self.shared is not None
         if not self.shared.sums.classes:
             self.shared.fixed.draw(self.seed)
-        task.mirror = self.recipe.augment and "flip" in task.images.augmentations
-        task.columns = self._columns_of(task)
+        if not task.columns:
+            task.mirror = self.recipe.augment and "flip" in task.images.augmentations
+        task.columns = self.columns_of(task)
         train, held = (
             self._fixed_batches(self.inputs(split, task), task) for split in (task.images.train, task.images.validation)
         )
         return self.shared.study(train, held, task.columns)
 
-    def _columns_of(self, task: HRNEntry) -> tuple[int, ...]:
+    def columns_of(self, task: HRNEntry) -> tuple[int, ...]:
         """The column of each class; a class of the same name, learned from the same kind of data, has the same one."""
+        assert self.shared is not None
         known = {
             (entry.domain, name): column
-            for entry in self.entries[: task.index]
-            for name, column in zip(entry.class_names, entry.columns, strict=True)
+            for entry in self.entries
+            for name, column in zip(entry.class_names, entry.columns, strict=False)  # a new class has none yet
         }
-        free = max(known.values(), default=-1) + 1
+        free = self.shared.sums.classes
         for name in task.class_names:
             if known.setdefault((task.domain, name), free) == free:
                 free += 1

@@ -1,4 +1,4 @@
-"""The shared head: one linear head over the classes of all tasks, solved in closed form over features that never change.
+"""The shared head: a linear head over the classes of all tasks, solved in closed form over features that never change.
 
 It keeps sums over features, no images. A task adds to them, so the head is the same for any order of tasks, and equal
 to the head of all data at once. With the task given, a copy of the task's own columns answers, as they were when the

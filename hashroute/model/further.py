@@ -66,11 +66,13 @@ def learn_further(
             kept_old = gain.mean().item() < -2 * gain.std().item() / len(gain) ** 0.5
             if kept_old:
                 head, outputs = learner.heads[entry.index], before
-    right = outputs[: len(held[1])].argmax(1) == held[1]
+    entry.class_names = task.class_names
+    outputs = learner.learn_further(entry, task, outputs[: len(held[1])])
+    right = outputs.argmax(1) == held[1]
     joined = old.joined(ClassStatistics.of(*seen, task.classes))
     with isolated_rng(seed, learner.device):
         memory = _joined_memory(learner, entry, task, int(old.counts.sum()), held_out)
-    return Further(head, kept_old, joined, memory, right.double().mean().item(), temperature(outputs, labels))
+    return Further(head, kept_old, joined, memory, right.double().mean().item(), temperature(outputs, held[1]))
 
 
 def _wider(learner: KeptLearner, entry: HRNEntry, task: Task) -> nn.Module:

@@ -7,7 +7,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,31 +105,45 @@ def learn(
     report = LearnReport(lesson.task, task.class_names, len(task.train), len(task.validation), 0.0, epochs, 0.0)
     report.notes += lesson.source.notes
     if known is None:
-        record = _learn_new(store, settings, records, lesson, task, digest, report, progress, device)
+        learner = _new_learner(store, settings, records, manifest.shared, lesson, report).to(device)
+        record, shared = _learn_new(learner, records, lesson, task, digest, report, progress)
     else:
-        record = _learn_more(store, settings, known, task, digest, report, device)
+        only = {task.name: known}
+        learner = KeptLearner(store, settings, only, manifest.shared, report.epochs, known.private).to(device)
+        record, shared = _learn_more(learner, known, task, digest, report)
     report.unreadable, report.unreadable_list = len(problems), store.write_unreadable(lesson.task, problems)
-    named = Manifest(settings.to_dict(), manifest.tasks, manifest.history)
-    store.commit(named.learned(lesson.task, store.put_json(record.to_dict())))
+    named = replace(manifest, settings=settings.to_dict())
+    store.commit(named.learned(lesson.task, store.put_json(record.to_dict()), shared, record.private))
     report.seconds = time.monotonic() - start
     return report
 
 
-def _learn_new(
+def _new_learner(
     store: Store,
     settings: ModelSettings,
+    records: Mapping[str, TaskRecord],
+    shared: str | None,
+    lesson: Lesson,
+    report: LearnReport,
+) -> KeptLearner:
+    """The learner of a new task. It sees the tasks that are not private, and no other."""
+    open_records = {name: record for name, record in records.items() if not record.private}
+    return KeptLearner(store, settings, open_records, shared, report.epochs, lesson.private)
+
+
+def _learn_new(
+    learner: KeptLearner,
     records: Mapping[str, TaskRecord],
     lesson: Lesson,
     task: Task,
     digest: str,
     report: LearnReport,
     progress: bool | Callable[[Progress], None] | None,
-    device: torch.device,
-) -> TaskRecord:
-    """Learn a new task. It sees the tasks that are not private, and no other."""
-    shared = {name: record for name, record in records.items() if not record.private}
-    learner = KeptLearner(store, settings, shared, report.epochs).to(device)
-    key = _key(lesson, settings, shared, report.epochs, digest)
+) -> tuple[TaskRecord, str | None]:
+    """Learn a new task; returns its record, and the shared head that knows it."""
+    store, settings = learner.store, learner.settings
+    seen = {name: record for name, record in records.items() if not record.private}
+    key = _key(lesson, settings, seen, report.epochs, digest)
     trainer = _resume(store, learner, key, task)
     if trainer is None:
         trainer = learner.start(task)
@@ -156,14 +170,15 @@ def _learn_new(
     report.accuracy = (logits.argmax(1).cpu() == task.validation.labels).double().mean().item()
     statistics = ClassStatistics.of(*learner.record(task.train, entry), task.classes)
     objects, domain, parent = learner.store_task(entry)
+    shared = learner.store_shared(entry, objects)
     objects["statistics"] = store.put_tensors(statistics.tensors())
     assert entry.decision is not None, "hrn decides about every task"
     report.decision = entry.decision.to_dict()
     free = None
-    if shared:
-        before = sum(len(record.classes) for record in shared.values())
+    if seen:
+        before = sum(len(record.classes) for record in seen.values())
         free = temperature(learner(task.validation.images), task.validation.labels + before)
-    return TaskRecord(
+    record = TaskRecord(
         classes=task.class_names,
         images=len(task.train),
         held_out=len(task.validation),
@@ -176,26 +191,23 @@ def _learn_new(
         parent=parent,
         decision=report.decision,
         sources=(digest,),
+        columns=learner.stored_columns(entry),
+        mirror=entry.mirror,
     )
+    return record, shared
 
 
 def _learn_more(
-    store: Store,
-    settings: ModelSettings,
-    known: TaskRecord,
-    task: Task,
-    digest: str,
-    report: LearnReport,
-    device: torch.device,
-) -> TaskRecord:
-    """Learn more images, or new classes, of a task. No other task is looked at."""
+    learner: KeptLearner, known: TaskRecord, task: Task, digest: str, report: LearnReport
+) -> tuple[TaskRecord, str | None]:
+    """Learn more images, or new classes, of the only task of a learner; returns its record, and the shared head."""
+    store, entry = learner.store, learner.entries[0]
     if "statistics" not in known.objects:
         raise ValueError(
             f"task {task.name!r} was imported and cannot learn further: learn its images under another name"
         )
-    learner = KeptLearner(store, settings, {task.name: known}, report.epochs).to(device)
     old = ClassStatistics.from_tensors(store.tensors(known.objects["statistics"]))
-    found = learn_further(learner, learner.entries[0], old, known.held_out, task, settings.task_seed(task.name))
+    found = learn_further(learner, entry, old, known.held_out, task, learner.task_seed(entry))
     report.accuracy = found.accuracy
     report.new_classes = task.class_names[len(known.classes) :]
     if found.kept_old:
@@ -206,9 +218,10 @@ def _learn_more(
         "memory": store.put_tensors(found.memory),
         "statistics": store.put_tensors(found.statistics.tensors()),
     }
+    shared = learner.store_shared(entry, objects)
     images, held_out = known.images + len(task.train), known.held_out + len(task.validation)
     share = len(task.validation) / held_out
-    return TaskRecord(
+    record = TaskRecord(
         classes=task.class_names,
         images=images,
         held_out=held_out,
@@ -221,7 +234,10 @@ def _learn_more(
         parent=known.parent,
         decision=known.decision,
         sources=(*known.sources, digest),
+        columns=learner.stored_columns(entry),
+        mirror=entry.mirror,
     )
+    return record, shared
 
 
 # -------------------------------------------------------------------- checkpoints

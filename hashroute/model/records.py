@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hashroute.learners.hrn import HRNOptions
+from hashroute.learners.hrn import HRN, HRNOptions
 from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.recipe import Recipe, recipe_for
 
@@ -45,8 +45,14 @@ class ModelSettings:
     def from_dict(cls, values: dict[str, Any]) -> ModelSettings:
         """The settings that `to_dict` described."""
         try:
-            shape, options = tuple(values["image_shape"]), options_from_dict(HRNOptions, values["options"])
-            return cls(shape, values["backbone"], values["seed"], Recipe.from_dict(values["recipe"]), options)
+            options = options_from_dict(HRNOptions, HRN.saved_options(values["options"]))
+            return cls(
+                tuple(values["image_shape"]),
+                values["backbone"],
+                values["seed"],
+                Recipe.from_dict(values["recipe"]),
+                options,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the settings of the model are damaged ({error}): restore manifest.json") from None
 
@@ -74,7 +80,9 @@ class TaskRecord:
     domain: str
     """The kind of its data, by the memory of the first task of this kind."""
     objects: dict[str, str]
-    """path: its units. head. memory: of its data. statistics: of its features, by class, if it can learn further."""
+    """path: its units. head. memory: of its data. statistics: of its features, by class, if it can learn further.
+    columns: its part of the shared head, as it was when the task was learned. sums: what a private task would add to
+    the shared head."""
     parent: str | None = None
     """The path from which its path was forked."""
     decision: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +90,10 @@ class TaskRecord:
     """Digests of what it was learned from: the same images are not learned twice."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    columns: tuple[int, ...] = ()
+    """The columns of its classes in the shared head; in its own sums, if it is private."""
+    mirror: bool = False
+    """Whether the shared head sees an image together with its mirror image."""
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values, for JSON."""

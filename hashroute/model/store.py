@@ -30,6 +30,8 @@ FORMAT = 1
 """The format of the folder."""
 WAIT = 0.5
 """Seconds that a writer waits for another one to end."""
+MOST_CHANGES = 20
+"""Changes that can be undone, beside those of private tasks: each keeps a shared head."""
 MOST_BYTES = {".json": 2**24, ".safetensors": 2**34}
 """Objects that are larger are not read."""
 MOST_MANIFEST = 2**28
@@ -46,6 +48,10 @@ class Change:
     """The name of the task after the change."""
     before: str | None = None
     """learn: the record that it had before, None for a new task. rename: its old name."""
+    shared: str | None = None
+    """learn: the shared head before, unless the task is private."""
+    private: bool = False
+    """Whether the task is private: then the shared head does not know it."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,14 @@ class Manifest:
     tasks: dict[str, str] = field(default_factory=dict)
     """The object with the record of each task, by the name of the task, in the order in which they were learned."""
     history: tuple[Change, ...] = ()
+    shared: str | None = None
+    """The object with the shared head of all tasks that are not private."""
 
-    def learned(self, task: str, record: str) -> Manifest:
-        """The manifest with a task that is new or was learned further."""
-        change = Change("learn", task, self.tasks.get(task))
-        return replace(self, tasks={**self.tasks, task: record}, history=(*self.history, change))
+    def learned(self, task: str, record: str, shared: str | None = None, private: bool = False) -> Manifest:
+        """The manifest with a task that is new or was learned further, and the shared head that knows it."""
+        change = Change("learn", task, self.tasks.get(task), None if private else self.shared, private)
+        tasks, history = {**self.tasks, task: record}, _bounded_history((*self.history, change))
+        return replace(self, tasks=tasks, history=history, shared=self.shared if private else shared)
 
     def renamed(self, old: str, new: str) -> Manifest:
         """The manifest with another name for a task; its history is told with the new name."""
@@ -76,7 +85,8 @@ class Manifest:
         tasks = {name: record for name, record in self.tasks.items() if name != last.task or last.before is not None}
         if last.before is not None:
             tasks[last.task] = last.before
-        return replace(earlier, tasks=tasks).trimmed()
+        shared = self.shared if last.private else last.shared
+        return replace(earlier, tasks=tasks, shared=shared).trimmed()
 
     def without(self, task: str) -> Manifest:
         """The manifest of a model that never had a task: neither tasks nor history name it."""
@@ -85,12 +95,22 @@ class Manifest:
 
     def trimmed(self) -> Manifest:
         """A model without tasks has no settings: the next task chooses them."""
-        return self if self.tasks else replace(self, settings={}, history=())
+        return self if self.tasks else Manifest()
 
     def records(self) -> set[str]:
         """The records that count: those of tasks, and those that `undo` can bring back."""
         earlier = {change.before for change in self.history if change.action == "learn" and change.before is not None}
         return {*self.tasks.values(), *earlier}
+
+    def shared_heads(self) -> set[str]:
+        """The shared heads that count."""
+        return {name for name in (self.shared, *(change.shared for change in self.history)) if name is not None}
+
+
+def _bounded_history(history: tuple[Change, ...]) -> tuple[Change, ...]:
+    """The last changes. Private tasks do not count, so that the history tells nothing about them."""
+    old = [place for place, change in enumerate(history) if not change.private][:-MOST_CHANGES]
+    return tuple(change for place, change in enumerate(history) if place not in old)
 
 
 def _renamed(manifest: Manifest, old: str, new: str) -> Manifest:
@@ -141,10 +161,10 @@ class Store:
                     "of hashroute that wrote it"
                 )
             history = tuple(Change(**change) for change in plain["history"])
-            manifest = Manifest(dict(plain["settings"]), dict(plain["tasks"]), history)
+            manifest = Manifest(dict(plain["settings"]), dict(plain["tasks"]), history, plain.get("shared"))
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError):
             raise ValueError(f"{self._manifest} is damaged: restore it from a copy") from None
-        for name in manifest.records():
+        for name in manifest.records() | manifest.shared_heads():
             self._place(name)
         return manifest
 
@@ -257,7 +277,7 @@ class Store:
         records = manifest.records()
         for name in records - set(self._objects_of):
             self._objects_of[name] = set(self.json(name)["objects"].values())
-        return records.union(*(self._objects_of[name] for name in records))
+        return records.union(manifest.shared_heads(), *(self._objects_of[name] for name in records))
 
     # ---------------------------------------------------------------- beside the model
 
@@ -294,8 +314,8 @@ class Store:
             manifest = self.read()
         except ValueError as error:
             return [str(error)]
-        problems, names = [], set(manifest.records())
-        for record in sorted(names):
+        problems, names = [], manifest.records() | manifest.shared_heads()
+        for record in sorted(manifest.records()):
             try:
                 names |= set(self.json(record)["objects"].values())
             except (ValueError, OSError):  # the loop below says what is wrong with it

@@ -87,6 +87,10 @@ class ClosedForm(nn.Module):
         self._add(sign * other.gram.long(), sign * sums)
         self.counts.index_add_(0, columns, sign * other.counts)
 
+    def drop_first(self, classes: int) -> None:
+        """Remove the first classes, whose sums must be subtracted before."""
+        self.sums, self.counts = self.sums[classes:].clone(), self.counts[classes:].clone()
+
     def _add(self, gram: Tensor, sums: Tensor) -> None:
         self.gram, self.sums = _narrow(self.gram.long() + gram), _narrow(self.sums.long() + sums)
 

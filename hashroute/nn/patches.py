@@ -29,7 +29,7 @@ WHITENING = 0.1
 THRESHOLD = 0.5
 """Weaker responses count as zero."""
 
-SYNTHETIC_IMAGES = 600
+SYNTHETIC_IMAGES = 200
 SHAPES = 40
 """Shapes in a synthetic image."""
 
@@ -78,7 +78,7 @@ class PatchFeatures(nn.Module):
         weight, offset = _dictionary(channels, self.weight.shape[1], self.side, seed)
         self.weight.copy_(weight)
         self.offset.copy_(offset)
-        synthetic = synthetic_images(64, max(height, width), channels, seed + 1)[:, :, :height, :width].to(self.weight)
+        synthetic = synthetic_images(16, max(height, width), channels, seed + 1)[:, :, :height, :width].to(self.weight)
         raw = torch.cat([self._pooled(part) for part in synthetic.split(BATCH)]).clamp_min_(0).sqrt_()
         self.scale.copy_(scale_to(raw, LEVELS))
 
@@ -120,7 +120,7 @@ def _dictionary(channels: int, count: int, side: int, seed: int) -> tuple[Tensor
     generator = torch.Generator().manual_seed(seed)
     images = synthetic_images(SYNTHETIC_IMAGES, 32, channels, seed)
     patches = F.unfold(images, side).transpose(1, 2).flatten(0, 1)
-    patches = patches[torch.randperm(len(patches), generator=generator)[:400_000]]
+    patches = patches[torch.randperm(len(patches), generator=generator)[:100_000]]
     patches = patches[patches.var(1).argsort(descending=True)[: len(patches) // 4]]  # the most contrasted quarter
     patches = patches - patches.mean(1, keepdim=True)
     patches = (patches / (patches.var(1, keepdim=True) + CONTRAST).sqrt()).double()
