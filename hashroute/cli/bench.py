@@ -147,6 +147,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
         raise ValueError(f"{error}, or add --replace") from None
     jobs = {}
     images = sum(recipe.epochs_of(index) * len(task.train) for index, task in enumerate(scenario.tasks))
+    once = sum(len(task.train) for task in scenario.tasks)
     for each in sweep.left:
         folder = shared.folder(each)
         assert folder is not None
@@ -154,7 +155,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
             raise ValueError(
                 f"{folder.path} holds an unfinished run: add --resume to continue it, or --replace to start it again"
             )
-        jobs[each.name, each.seed] = Job(each.name, each.seed, folder.path, images)
+        jobs[each.name, each.seed] = Job(each.name, each.seed, folder.path, images if each.kind.trained else once)
     say(console, f"{settings.scenario}, {scenario.sizes()}")
 
     def on_result(each: SweepRun, result: RunResult) -> None:
@@ -353,7 +354,8 @@ def _watch(settings: BenchSettings, runs: Path, each: SweepRun) -> Iterator[Call
             tell(record)
             step = len(folder.read_epochs())
             for name in ("loss", "train_accuracy", "validation_accuracy"):
-                writer.add_scalar(name, record[name], step)
+                if record[name] is not None:
+                    writer.add_scalar(name, record[name], step)
             for index, value in enumerate(record.get("accuracy", [])):
                 if value is not None:
                     writer.add_scalar(f"test_accuracy/task_{index}", value, step)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from hashroute.learners.entries import TaskEntry
 from hashroute.learners.randomness import isolated_rng
+from hashroute.learners.shared_head import SharedEntry
 from hashroute.learners.trainer import new_training_state
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Decision:
 
 
 @dataclass
-class HRNEntry(TaskEntry):
+class HRNEntry(SharedEntry):
     """What `hrn` knows about one task."""
 
     path: int = -1
@@ -66,10 +66,6 @@ class HRNEntry(TaskEntry):
     """The kind of data that its images are: tasks of recognised data share a domain."""
     memory: int | None = None
     """The Gaussian memory of its data; None while it is being learned."""
-    columns: tuple[int, ...] = ()
-    """The columns of its classes in the shared head; none if there is no shared head."""
-    mirror: bool = False
-    """Whether the shared head sees an image together with its mirror image."""
     decision: Decision | None = None
 
     @classmethod

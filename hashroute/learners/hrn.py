@@ -14,17 +14,13 @@ from torch import Tensor, nn
 from hashroute.images import Images
 from hashroute.learners.entries import Familiarity, TaskEntry
 from hashroute.learners.growth import Decision, Growth, HRNEntry
-from hashroute.learners.learner import Learner, Style, count_weights
-from hashroute.learners.maps import Maps
+from hashroute.learners.learner import Style, count_weights
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
-from hashroute.learners.shared_head import SHARPNESS, Columns, FixedFeatures, Lesson, SharedHead
-from hashroute.nn.fixed_features import StemFeatures
+from hashroute.learners.shared_head import Columns, SharedEntry, SharedHeadLearner
 from hashroute.nn.forest import Forest
 from hashroute.nn.gaussian import GaussianMemories, edges, texture
 from hashroute.nn.hashing import FeatureHash
-from hashroute.nn.patches import PatchFeatures
-from hashroute.tasks import Split
 
 UNFAMILIAR = 3.0
 """A memory that was saved without ranges finds an image strange that is this many standard deviations less likely than
@@ -86,7 +82,7 @@ class HRNOptions:
 
 
 @register_learner("hrn")
-class HRN(Learner):
+class HRN(SharedHeadLearner):
     """Paths of frozen units, forked from one another. A head remembers its path, so nothing is ever forgotten.
 
     Before a task, its data is compared with the memories of all tasks, and a head is trained on frozen units: those of
@@ -124,19 +120,11 @@ class HRN(Learner):
         size = min(self.options.memory_features, max(directions + 1, weights // (directions + 2)))
         self.memory_hash = FeatureHash(size, (self.seed << 8) + 255)
         self.memories = GaussianMemories(size, directions)
-        self.shared = SharedHead(fixed) if (fixed := self._fixed_features()) is not None else None
+        self.shared = self.new_shared_head() if self.options.fixed_features and self.objective.names_classes else None
         self.task_columns = nn.ModuleList()
         """For each learned task, its columns of the shared head."""
         self.growth = self.Growth(self)
         self.growth.check_one_path_fits()
-
-    def _fixed_features(self) -> FixedFeatures | None:
-        """The features of the shared head, if there is one."""
-        if not self.options.fixed_features or not self.objective.names_classes:
-            return None
-        if self.backbone.stem is not None:
-            return StemFeatures(self.backbone.stem, self.image_shape)
-        return PatchFeatures(self.image_shape, self.options.fixed_features, seed=None)
 
     @classmethod
     def saved_options(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +172,7 @@ class HRN(Learner):
     def after_task(self, task: TaskEntry) -> None:
         """Decide whether its units are kept, and remember its classes and what its data was like."""
         entry = self.entries[task.index]
-        lesson = None if self.shared is None else self._study(entry)  # this takes time: if interrupted, nothing changed
+        lesson = None if self.shared is None else self.study(entry)  # this takes time: if interrupted, nothing changed
         self.growth.after_task(entry)
         if self.shared is not None and lesson is not None:
             self.shared.take(lesson)
@@ -198,53 +186,16 @@ class HRN(Learner):
 
     # ---------------------------------------------------------------- the shared head
 
-    def _study(self, task: HRNEntry) -> Lesson:
-        """What the shared head learns from the images of a task."""
-        assert self.shared is not None
-        if not self.shared.sums.classes:
-            self.shared.fixed.draw(self.seed)
-        if not task.columns:
-            task.mirror = self.recipe.augment and "flip" in task.images.augmentations
-        task.columns = self.columns_of(task)
-        train, held = (
-            self._fixed_batches(self.inputs(split, task), task) for split in (task.images.train, task.images.validation)
-        )
-        return self.shared.study(train, held, task.columns)
-
-    def columns_of(self, task: HRNEntry) -> tuple[int, ...]:
-        """The column of each class; a class of the same name, learned from the same kind of data, has the same one."""
-        assert self.shared is not None
-        known = {
-            (entry.domain, name): column
-            for entry in self.entries
-            for name, column in zip(entry.class_names, entry.columns, strict=False)  # a new class has none yet
-        }
-        free = self.shared.sums.classes
-        for name in task.class_names:
-            if known.setdefault((task.domain, name), free) == free:
-                free += 1
-        return tuple(known[task.domain, name] for name in task.class_names)
-
-    def _fixed_batches(self, split: Split, task: HRNEntry) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features of the shared head and labels, batch by batch."""
-        labels = split.labels.split(self._batch_size())
-        for images, some in zip(self._parts(split.images), labels, strict=True):
-            yield self._fixed(images, task.mirror), some.to(self.device)
-
-    @torch.no_grad()
-    def _fixed(self, images: Tensor, mirror: bool) -> Tensor:
-        """(n, s) the features of the shared head, of images or maps of a stem."""
-        assert self.shared is not None
-        if self.backbone.stem is not None and not isinstance(images, Maps):
-            images = self._stem_maps(images)
-        return self.shared.fixed(images.as_subclass(Tensor), mirror)
+    def kind_of_data(self, task: SharedEntry) -> int:
+        """The domain of a task."""
+        return self.entries[task.index].domain
 
     def adjusted(self, outputs: Tensor, images: Tensor | Images, task: TaskEntry) -> Tensor:
         """The log-probability by the head, plus that by the task's columns of the shared head."""
         if task.index >= len(self.task_columns):  # it is being learned, or there is no shared head
             return outputs
         columns, mirror = self.task_columns[task.index], self.entries[task.index].mirror
-        known = torch.cat([columns(self._fixed(part, mirror)) for part in self._parts(images)])
+        known = torch.cat([columns(self.fixed(part, mirror)) for part in self._parts(images)])
         return outputs.log_softmax(1) + known.to(outputs)
 
     def class_scores(self, images: Tensor | Images) -> Tensor:
@@ -260,26 +211,9 @@ class HRN(Learner):
         for entry, rows, outputs in self._asked(images, prior):
             best = prior[rows, entry.index] + self.objective.confidence(outputs)
             scores[rows, self._place_of(entry)] = best[:, None] + HEAD_WEIGHT * outputs.log_softmax(1)
-        shared = self._shared_scores(images).to(scores)
+        shared = self.shared_scores(images, self.entries[: len(self.task_columns)]).to(scores)
         scores[:, : shared.shape[1]] += SHARED_WEIGHT * shared
         return scores
-
-    def _shared_scores(self, images: Tensor | Images) -> Tensor:
-        """(n, classes) the log-probability of each class of all learned tasks by the shared head.
-
-        Classes of tasks whose images may be mirrored are asked with both views of an image.
-        """
-        assert self.shared is not None
-        entries = self.entries[: len(self.task_columns)]
-        places = torch.tensor([column for entry in entries for column in entry.columns], device=self.device)
-        found = []
-        for part in self._parts(images):
-            scores = torch.zeros(len(part), self.shared.sums.classes, device=self.device)
-            for mirror in {entry.mirror for entry in entries}:
-                own = sorted({column for entry in entries if entry.mirror == mirror for column in entry.columns})
-                scores[:, own] = self.shared.solution(self._fixed(part, mirror))[:, own]
-            found.append((SHARPNESS * scores).log_softmax(1)[:, places])
-        return torch.cat(found)
 
     # ---------------------------------------------------------------- memories of data
 

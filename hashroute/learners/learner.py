@@ -66,6 +66,8 @@ class Learner(Predictor):
     """Values of options among which `hashroute search` chooses."""
     at_once: ClassVar[bool] = False
     """Whether it learns all tasks together: a reference, not a continual learner."""
+    trained: ClassVar[bool] = True
+    """Whether weights are trained by gradients. If not, `absorb` learns tasks in one pass."""
     scale_features: ClassVar[bool] = False
     """Whether features are scaled in front of the heads even if the recipe leaves them as they are."""
     _place: Tensor
@@ -146,6 +148,10 @@ class Learner(Predictor):
 
     def after_step(self) -> None:
         """Called when the optimiser has changed the weights."""
+
+    def absorb(self, tasks: Sequence[TaskEntry]) -> None:
+        """Learn tasks in one pass, without gradients; see `trained`."""
+        raise NotImplementedError
 
     def after_task(self, task: TaskEntry) -> None:
         """Called after the last epoch of a task, in eval mode: keep what later tasks need."""

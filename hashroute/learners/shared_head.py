@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from hashroute.images import Images
+from hashroute.learners.entries import TaskEntry
+from hashroute.learners.learner import Learner
+from hashroute.learners.maps import Maps
 from hashroute.nn.closed_form import CHUNK, ClosedForm, Solution
+from hashroute.nn.fixed_features import StemFeatures
+from hashroute.nn.patches import PatchFeatures
+from hashroute.tasks import Split
 
 SHARPNESS = 40.0
 """Scores are multiplied by this before the softmax over the classes of all tasks."""
@@ -149,3 +157,90 @@ def _chunks(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
 def _joined(batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     features, labels = zip(*batches, strict=True)
     return torch.cat(features), torch.cat(labels)
+
+
+# -------------------------------------------------------------------- learners that have one
+
+
+@dataclass
+class SharedEntry(TaskEntry):
+    """What a learner with a shared head knows about one task."""
+
+    columns: tuple[int, ...] = ()
+    """The columns of its classes in the shared head; none if there is no shared head."""
+    mirror: bool = False
+    """Whether the shared head sees an image together with its mirror image."""
+
+
+class SharedHeadLearner(Learner):
+    """A learner with a shared head over the classes of all tasks."""
+
+    Entry = SharedEntry
+    shared: SharedHead | None
+
+    def kind_of_data(self, task: SharedEntry) -> Any:
+        """Classes of the same name share a column if their tasks have the same kind of data."""
+        raise NotImplementedError
+
+    def new_shared_head(self) -> SharedHead:
+        """A shared head over the maps of the frozen stem, or over patches of images."""
+        if self.backbone.stem is not None:
+            return SharedHead(StemFeatures(self.backbone.stem, self.image_shape))
+        return SharedHead(PatchFeatures(self.image_shape, self.options.fixed_features, seed=None))
+
+    def study(self, task: SharedEntry) -> Lesson:
+        """What the shared head learns from the images of a task; it stays as it is."""
+        assert self.shared is not None
+        if not self.shared.sums.classes:
+            self.shared.fixed.draw(self.seed)
+        if not task.columns:
+            task.mirror = self.recipe.augment and "flip" in task.images.augmentations
+        task.columns = self.columns_of(task)
+        parts = (task.images.train, task.images.validation)
+        train, held_out = (self._fixed_batches(self.inputs(split, task), task) for split in parts)
+        return self.shared.study(train, held_out, task.columns)
+
+    def columns_of(self, task: SharedEntry) -> tuple[int, ...]:
+        """The column of each class of a task."""
+        assert self.shared is not None
+        entries: Any = self.tasks
+        known = {
+            (self.kind_of_data(entry), name): column
+            for entry in entries
+            for name, column in zip(entry.class_names, entry.columns, strict=False)  # a new class has none yet
+        }
+        kind, free = self.kind_of_data(task), self.shared.sums.classes
+        for name in task.class_names:
+            if known.setdefault((kind, name), free) == free:
+                free += 1
+        return tuple(known[kind, name] for name in task.class_names)
+
+    def _fixed_batches(self, split: Split, task: SharedEntry) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features of the shared head and labels, batch by batch."""
+        labels = split.labels.split(self._batch_size())
+        for images, some in zip(self._parts(split.images), labels, strict=True):
+            yield self.fixed(images, task.mirror), some.to(self.device)
+
+    @torch.no_grad()
+    def fixed(self, images: Tensor, mirror: bool) -> Tensor:
+        """(n, s) the features of the shared head, of images or of maps of the stem."""
+        assert self.shared is not None
+        if self.backbone.stem is not None and not isinstance(images, Maps):
+            images = self._stem_maps(images)
+        return self.shared.fixed(images.as_subclass(Tensor), mirror)
+
+    def shared_scores(self, images: Tensor | Images, tasks: Sequence[SharedEntry]) -> Tensor:
+        """(n, classes) the log-probability of each class of these tasks, among all classes of the shared head.
+
+        Classes of tasks whose images may be mirrored are asked with both views of an image.
+        """
+        assert self.shared is not None
+        places = torch.tensor([column for entry in tasks for column in entry.columns], device=self.device)
+        found = []
+        for part in self._parts(images):
+            scores = torch.zeros(len(part), self.shared.sums.classes, device=self.device)
+            for mirror in {entry.mirror for entry in tasks}:
+                own = sorted({column for entry in tasks if entry.mirror == mirror for column in entry.columns})
+                scores[:, own] = self.shared.solution(self.fixed(part, mirror))[:, own]
+            found.append((SHARPNESS * scores).log_softmax(1)[:, places])
+        return torch.cat(found)

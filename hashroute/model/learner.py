@@ -14,7 +14,7 @@ from hashroute.learners.entries import TaskEntry
 from hashroute.learners.growth import Decision, HRNEntry
 from hashroute.learners.hrn import HRN
 from hashroute.learners.randomness import RandomStream
-from hashroute.learners.shared_head import Columns
+from hashroute.learners.shared_head import Columns, SharedEntry
 from hashroute.learners.trainer import Trainer
 from hashroute.model.records import ModelSettings, TaskRecord
 from hashroute.model.store import Store
@@ -152,7 +152,7 @@ class KeptLearner(HRN):
             raise ValueError(f"object {name} does not fit the model: run hashroute verify") from None
         return module.to(self._place).eval()
 
-    def columns_of(self, task: HRNEntry) -> tuple[int, ...]:
+    def columns_of(self, task: SharedEntry) -> tuple[int, ...]:
         """The column of each class. A private task shares none."""
         assert self.shared is not None
         if not self.private:
@@ -226,7 +226,7 @@ class KeptLearner(HRN):
         if self.shared is None:
             return outputs
         entry.data = task
-        lesson = self._study(entry)
+        lesson = self.study(entry)
         entry.data = None
         self.shared.take(lesson)
         self.task_columns[entry.index] = lesson.columns

@@ -111,7 +111,7 @@ def overview(jobs: Sequence[Job], at_once: int) -> RenderableType:
             cells = [
                 Text(record["task"]),
                 f"{record['epoch']}/{record['epochs']}",
-                f"{record['loss']:.3f}",
+                "" if record["loss"] is None else f"{record['loss']:.3f}",
                 f"{record['validation_accuracy']:.1f}",
                 f"{record['images'] / max(record['seconds'], 1e-9):,.0f}",
                 duration(job.left(job.pace)) if job.state == "running" else "",
