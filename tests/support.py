@@ -164,6 +164,8 @@ class Rotation(Objective):
 class Brightness(Objective):
     """Tell how bright an image is: one real number."""
 
+    score_name = "negative error"
+
     def outputs(self, task: TaskEntry) -> int:  # noqa: ARG002
         return 1
 
