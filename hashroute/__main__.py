@@ -2,6 +2,6 @@
 
 import sys
 
-from hashroute.cli.app import main
+from hashroute.cli import main
 
 sys.exit(main())

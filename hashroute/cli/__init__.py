@@ -1,5 +1,5 @@
 """The command `hashroute`: one file for each command."""
 
-from hashroute.cli.app import main
+from hashroute.cli.entry import main
 
 __all__ = ["main"]

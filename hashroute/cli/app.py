@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import io
 import shlex
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from functools import partial, wraps
+from typing import Any
 
 import tyro
 from rich.console import Console
 
-import hashroute
 from hashroute.cli.ablate import AblateSettings, run_ablation
 from hashroute.cli.bench import BenchSettings, run_bench
 from hashroute.cli.data import DataSettings, run_data
@@ -19,8 +20,8 @@ from hashroute.cli.demo import DemoSettings, run_demo
 from hashroute.cli.export import ExportSettings, run_export
 from hashroute.cli.forget import ForgetSettings, run_forget
 from hashroute.cli.inspect import InspectSettings, run_inspect
-from hashroute.cli.interrupts import Interrupts
 from hashroute.cli.learn import LearnSettings, run_learn
+from hashroute.cli.mistakes import one_line
 from hashroute.cli.predict import PredictSettings, run_predict
 from hashroute.cli.rename import RenameSettings, run_rename
 from hashroute.cli.report import ReportSettings, run_report
@@ -36,9 +37,22 @@ Start with `hashroute demo`: it needs no data and takes seconds. `hashroute COMM
 command, `hashroute --version` prints the version."""
 
 app = tyro.extras.SubcommandApp()
+COMMANDS: list[str] = []
+"""The names of all commands."""
 
 
-@app.command
+def command(function: Callable[[Any], None]) -> Callable[[Any], Callable[[], None]]:
+    """Add a command. It runs after its settings were read, not while they are."""
+
+    @wraps(function)
+    def later(settings: Any) -> Callable[[], None]:
+        return partial(function, settings)
+
+    COMMANDS.append(function.__name__)
+    return app.command(later)
+
+
+@command
 def learn(settings: tyro.conf.OmitArgPrefixes[LearnSettings]) -> None:
     """Teach a model your own images, task after task. The model is a folder that keeps everything it has learned.
 
@@ -50,55 +64,55 @@ def learn(settings: tyro.conf.OmitArgPrefixes[LearnSettings]) -> None:
         raise KeyboardInterrupt(f"stopped; every finished epoch is kept: continue with {_command()}") from None
 
 
-@app.command
+@command
 def predict(settings: tyro.conf.OmitArgPrefixes[PredictSettings]) -> None:
     """Ask a model for the class of images, with a calibrated probability."""
     _end(run_predict(settings, Console()))
 
 
-@app.command
+@command
 def tasks(settings: tyro.conf.OmitArgPrefixes[TasksSettings]) -> None:
     """List the tasks of a model, and what was decided about each."""
     run_tasks(settings, Console())
 
 
-@app.command
+@command
 def undo(settings: tyro.conf.OmitArgPrefixes[UndoSettings]) -> None:
     """Take back the last change of a model. What was forgotten does not come back."""
     run_undo(settings, Console())
 
 
-@app.command
+@command
 def forget(settings: tyro.conf.OmitArgPrefixes[ForgetSettings]) -> None:
     """Remove a task from a model for good. A private task leaves no trace."""
     run_forget(settings, Console())
 
 
-@app.command
+@command
 def rename(settings: tyro.conf.OmitArgPrefixes[RenameSettings]) -> None:
     """Give a task of a model another name."""
     run_rename(settings, Console())
 
 
-@app.command
+@command
 def verify(settings: tyro.conf.OmitArgPrefixes[VerifySettings]) -> None:
     """Check every file of a model."""
     _end(run_verify(settings, Console()))
 
 
-@app.command
+@command
 def export(settings: tyro.conf.OmitArgPrefixes[ExportSettings]) -> None:
     """Write a model as one ONNX file that answers with a task given, and with none."""
     run_export(settings, Console())
 
 
-@app.command
+@command
 def serve(settings: tyro.conf.OmitArgPrefixes[ServeSettings]) -> None:
     """Serve a model over HTTP, with a page to ask and teach it. By default only this computer can reach it."""
     run_serve(settings, Console())
 
 
-@app.command
+@command
 def demo(settings: tyro.conf.OmitArgPrefixes[DemoSettings]) -> None:
     """Learn five pairs of handwritten digits, one after the other, and compare what five learners still know.
 
@@ -107,13 +121,13 @@ def demo(settings: tyro.conf.OmitArgPrefixes[DemoSettings]) -> None:
     run_demo(settings, _command(), Console())
 
 
-@app.command
+@command
 def data(settings: tyro.conf.OmitArgPrefixes[DataSettings]) -> None:
     """List the image data sets, and download missing ones."""
     run_data(settings, Console())
 
 
-@app.command
+@command
 def bench(settings: tyro.conf.OmitArgPrefixes[BenchSettings]) -> None:
     """Compare learners on a scenario. Every finished run is kept.
 
@@ -128,19 +142,19 @@ def bench(settings: tyro.conf.OmitArgPrefixes[BenchSettings]) -> None:
     _end(failed)
 
 
-@app.command
+@command
 def inspect(settings: tyro.conf.OmitArgPrefixes[InspectSettings]) -> None:
     """Show the units, tasks, size and decisions of a saved model."""
     run_inspect(settings, _command(), Console())
 
 
-@app.command
+@command
 def search(settings: tyro.conf.OmitArgPrefixes[SearchSettings]) -> None:
     """Search for learner options on the validation images of a scenario. Test images are not used."""
     _end(run_search(settings, Console()))
 
 
-@app.command
+@command
 def ablate(settings: tyro.conf.OmitArgPrefixes[AblateSettings]) -> None:
     """Repeat the paper's ablation: change one part of the published network at a time, on pairwise-mnist.
 
@@ -149,7 +163,7 @@ def ablate(settings: tyro.conf.OmitArgPrefixes[AblateSettings]) -> None:
     _end(run_ablation(settings, Console()))
 
 
-@app.command
+@command
 def report(settings: tyro.conf.OmitArgPrefixes[ReportSettings]) -> None:
     """Make an HTML page about runs, with figures for papers.
 
@@ -158,46 +172,23 @@ def report(settings: tyro.conf.OmitArgPrefixes[ReportSettings]) -> None:
     run_report(settings, _command(), Console())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code. A user's mistake is one line on standard error, and code 2."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["--version"]:
-        print(f"hashroute {hashroute.__version__}")
-        return 0
-    with Interrupts() as interrupts:
-        try:
-            try:
-                app.cli(prog="hashroute", description=DESCRIPTION, args=given or ["--help"])
-            finally:
-                sys.stdout.flush()
-        except BrokenPipeError:  # whoever read the output has seen enough, for example `head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 141
-        except KeyboardInterrupt as error:
-            interrupts.calm()
-            return _stopped(str(error), last=arguments is None)
-        except Exception as error:
-            if interrupts.seen:  # the interrupt was swallowed, and left something half-done
-                return _stopped("", last=arguments is None)
-            if not isinstance(error, (ValueError, OSError)):
-                raise
-            message = str(error)
-            if isinstance(error, OSError) and error.filename:
-                message = f"{error.filename}: {error.strerror}"
-            print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
-            return 2
-    return 0
+def parse(arguments: Sequence[str]) -> Callable[[], None]:
+    """The command that these arguments ask for, ready to run; a mistake in them is an error of one line."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            run: Callable[[], None] = app.cli(prog="hashroute", description=DESCRIPTION, args=arguments or ["--help"])
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise ValueError(one_line(said.getvalue(), help_command(arguments))) from None
+    return run
 
 
-def _stopped(message: str, last: bool) -> int:
-    """Say that the command was stopped; returns the exit code. last: the process ends next."""
-    if last:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Python notes an interrupt inside code that was made from text (imports of some packages are), and would end
-    # with the signal instead of our code. Running any such code removes the note.
-    exec("")
-    print(f"hashroute: {message or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
-    return 130
+def help_command(arguments: Sequence[str]) -> str:
+    """The command that explains what these arguments ask for."""
+    named = [*arguments[:1]] if arguments and arguments[0] in COMMANDS else []
+    return " ".join(["hashroute", *named, "--help"])
 
 
 def _command() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hashroute.cli.app import main
+from hashroute.cli import main
 
 Command = Callable[..., tuple[int, str, str]]
 

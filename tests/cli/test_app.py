@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,7 +60,7 @@ def test_the_help_of_every_command_imports_nothing_heavy() -> None:
     heavy = ("torch", "numpy", "matplotlib", "scipy", "sklearn", "pooch", "PIL", "joblib", "safetensors")
     script = f"""
 import contextlib, io, sys
-from hashroute.cli.app import main
+from hashroute.cli import main
 for command in {COMMANDS}:
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         main([command, "--help"])
@@ -110,18 +111,47 @@ INTERRUPTED = {
 def test_an_interrupted_command_ends_with_our_exit_code(how: str, tmp_path: Path) -> None:
     script = f"""
 import os, signal, sys, time, types
-from hashroute.cli import app as cli
+from hashroute.cli import app, main
 
 def interrupt(**_):
     {INTERRUPTED[how].strip()}
 
-cli.app = types.SimpleNamespace(cli=interrupt)
-sys.exit(cli.main())
+app.app = types.SimpleNamespace(cli=interrupt)
+sys.exit(main())
 """
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, "-m", "script", "demo"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (130, "hashroute: stopped; nothing unfinished was kept\n")
+
+
+def test_an_interrupt_while_the_program_starts_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "tyro.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    command = [sys.executable, "-m", "hashroute", "demo"]
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(hashroute.__file__).parents[1])])}
+    done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (130, "hashroute: stopped; nothing unfinished was kept\n")
+
+
+MISTAKES = {
+    "bench digits --epochs x": "--epochs cannot be ['x']: expected --epochs [INT [INT ...]]; see hashroute bench --help",
+    "bench --learner vc": "unrecognized options: --learner, vc: expected perhaps --learners; see hashroute bench --help",
+    "bench --recipe foo": "'foo' for argument '--recipe'. Expected one of ('default', 'paper'); see hashroute bench --help",
+    "bench --seeds": "missing value for argument '--seeds'. Expected 1 values; see hashroute bench --help",
+    "inspect": "missing from hashroute inspect: PATH Folder of a run, ",
+    "learn --foo": "missing value for argument 'model'",
+    "benc": "expected one of learn, predict, tasks, ",
+}
+
+
+@pytest.mark.parametrize("given", MISTAKES)
+def test_a_command_that_cannot_be_read_is_one_line_with_the_right_help(given: str, hashroute_command: Command) -> None:
+    code, printed, errors = hashroute_command(*given.split())
+    assert (code, printed, errors.count("\n")) == (2, "", 1), errors
+    assert errors.startswith("hashroute: ")
+    assert MISTAKES[given] in errors
+    named = given.split()[0] + " " if given != "benc" else ""
+    assert errors.endswith(f"; see hashroute {named}--help\n")
 
 
 def test_data_sets_are_listed(hashroute_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hashroute.cli.app import main
+from hashroute.cli import main
 from run_files import assert_kept, assert_same_files, check_whole, comparison, logs
 
 COMMAND = [sys.executable, "-m", "hashroute", "bench"]

@@ -21,14 +21,14 @@ from .conftest import CHANGE, Server, running
 
 SMALL_LIMITS = """
 import sys
-from hashroute.cli import app
+from hashroute.cli import main
 from hashroute.serve import app as serving
 from hashroute.serve.limits import Limits
 
 limits = Limits(body_bytes=400_000, file_bytes=100_000, files=20, body_seconds=2)
 create_app = serving.create_app
 serving.create_app = lambda path, token, device: create_app(path, token, limits, device)
-raise SystemExit(app.main())
+raise SystemExit(main())
 """
 MULTIPART = "multipart/form-data; boundary=x"
 TOKEN = "a-token-of-many-characters"

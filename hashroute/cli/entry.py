@@ -1,0 +1,58 @@
+"""Where the command `hashroute` begins and ends: exit codes, and one line for a mistake or for Ctrl-C.
+
+Nothing but the standard library is imported before Ctrl-C is handled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import hashroute
+from hashroute.cli.interrupts import Interrupts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code. A user's mistake is one line on standard error, and code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
+        print(f"hashroute {hashroute.__version__}")
+        return 0
+    with Interrupts() as interrupts:
+        try:
+            try:
+                from hashroute.cli.app import parse
+
+                parse(given)()
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:  # whoever read the output has seen enough, for example `head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        except KeyboardInterrupt as error:
+            interrupts.calm()
+            return _stopped(str(error), last=arguments is None)
+        except Exception as error:
+            if interrupts.seen:  # the interrupt was swallowed, and left something half-done
+                return _stopped("", last=arguments is None)
+            if not isinstance(error, (ValueError, OSError)):
+                raise
+            message = str(error)
+            if isinstance(error, OSError) and error.filename:
+                message = f"{error.filename}: {error.strerror}"
+            print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
+            return 2
+    return 0
+
+
+def _stopped(message: str, last: bool) -> int:
+    """Say that the command was stopped; returns the exit code. last: the process ends next."""
+    if last:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Python notes an interrupt inside code that was made from text (imports of some packages are), and would end
+    # with the signal instead of our code. Running any such code removes the note.
+    exec("")
+    print(f"hashroute: {message or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
+    return 130
