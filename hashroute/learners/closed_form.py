@@ -34,7 +34,6 @@ class ClosedFormOptions:
 class ClosedFormLearner(SharedHeadLearner):
     """One linear head over fixed features, solved from sums. The order of tasks does not matter."""
 
-    title = "a linear head in closed form over fixed features"
     style = Style("#117733", ":", "P")
     Options = ClosedFormOptions
     trained = False
@@ -71,13 +70,15 @@ class ClosedFormLearner(SharedHeadLearner):
             self.scratch[f"{task.index}.evidence"] = self.shared.evidence
             self.shared.take(lesson)
 
-    def rollback(self, first: int) -> None:
-        kept = {name.partition(".")[2]: tensor for name, tensor in self.scratch.items() if name.startswith(f"{first}.")}
+    def rollback(self, task: TaskEntry) -> None:
+        kept = {
+            name.partition(".")[2]: tensor for name, tensor in self.scratch.items() if name.startswith(f"{task.index}.")
+        }
         if kept:
             self.shared.evidence = kept.pop("evidence")
             self.shared.sums = ClosedForm(self.shared.sums.features)
             self.shared.sums.load_state_dict(kept)
-        super().rollback(first)
+        super().rollback(task)
 
     def trainable(self, tasks: Sequence[TaskEntry]) -> Iterator[nn.Parameter]:  # noqa: ARG002
         yield from ()

@@ -194,9 +194,9 @@ class SharedHeadLearner(Learner):
         if not self.shared.sums.classes:
             self.shared.fixed.draw(self.seed)
         if not task.columns:
-            task.mirror = self.recipe.augment and "flip" in task.images.augmentations
+            task.mirror = self.recipe.augment and "flip" in task.data.augmentations
         task.columns = self.columns_of(task)
-        parts = (task.images.train, task.images.validation)
+        parts = (task.data.train, task.data.validation)
         train, held_out = (self._fixed_batches(self.inputs(split, task), task) for split in parts)
         return self.shared.study(train, held_out, task.columns)
 

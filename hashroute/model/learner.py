@@ -65,7 +65,9 @@ class KeptLearner(HRN):
         private: bool = False,
     ) -> None:
         recipe = settings.recipe if epochs is None else replace(settings.recipe, epochs=(epochs,))
-        super().__init__(settings.image_shape, recipe, settings.options, settings.seed)
+        super().__init__(settings.image_shape, recipe, settings.options, settings.seed, backbone=settings.code)
+        if self.backbone.stem is not None:
+            self.backbone.stem.check_same(settings.stem or {})
         self.settings, self.store, self.private = settings, store, private
         self.path_names = _distinct(record.objects["path"] for record in records.values())
         self.memory_names = _distinct(record.objects["memory"] for record in records.values())
@@ -225,9 +227,9 @@ class KeptLearner(HRN):
         """Let the shared head learn more images of a task; returns outputs for held-out images, adjusted by it."""
         if self.shared is None:
             return outputs
-        entry.data = task
+        entry.held = task
         lesson = self.study(entry)
-        entry.data = None
+        entry.held = None
         self.shared.take(lesson)
         self.task_columns[entry.index] = lesson.columns
         return self.adjusted(outputs, task.validation.images, entry)
