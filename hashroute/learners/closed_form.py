@@ -12,7 +12,7 @@ from hashroute.images import Images
 from hashroute.learners.entries import TaskEntry
 from hashroute.learners.learner import Style
 from hashroute.learners.registry import register_learner
-from hashroute.learners.shared_head import SharedEntry, SharedHead, SharedHeadLearner
+from hashroute.learners.shared_head import SHARPNESS, SharedEntry, SharedHead, SharedHeadLearner
 from hashroute.nn.closed_form import ClosedForm
 
 
@@ -34,7 +34,7 @@ class ClosedFormOptions:
 class ClosedFormLearner(SharedHeadLearner):
     """One linear head over fixed features, solved from sums. The order of tasks does not matter."""
 
-    style = Style("#117733", ":", "P")
+    style = Style("#332288", ":", "p")
     Options = ClosedFormOptions
     trained = False
     encoder: SharedHead
@@ -91,7 +91,7 @@ class ClosedFormLearner(SharedHeadLearner):
 
     def adjusted(self, outputs: Tensor, images: Tensor | Images, task: TaskEntry) -> Tensor:  # noqa: ARG002
         """The scores of the classes of a task. outputs: features of images."""
-        return self.shared.solution(outputs)[:, list(self._entry(task).columns)].to(outputs)
+        return SHARPNESS * self.shared.solution(outputs)[:, list(self._entry(task).columns)].to(outputs)
 
     def class_scores(self, images: Tensor | Images) -> Tensor:
         """(n, all classes) the log-probability of each class of all tasks."""

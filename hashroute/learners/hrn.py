@@ -15,6 +15,7 @@ from hashroute.images import Images
 from hashroute.learners.entries import Familiarity, TaskEntry
 from hashroute.learners.growth import Decision, Growth, HRNEntry
 from hashroute.learners.learner import Style, count_weights
+from hashroute.learners.maps import Maps
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
 from hashroute.learners.shared_head import Columns, SharedEntry, SharedHeadLearner
@@ -26,7 +27,7 @@ UNFAMILIAR = 3.0
 """A memory that was saved without ranges finds an image strange that is this many standard deviations less likely than
 its own data."""
 
-HEAD_WEIGHT = 4.0
+HEAD_WEIGHT = 6.0
 """Weight of the log-probability of a class within its task, beside the confidence of the head."""
 
 SHARED_WEIGHT = 2.0
@@ -57,7 +58,7 @@ class HRNOptions:
     """Training images that a memory is made from, at most."""
     within: float = 0.1
     """Only tasks whose memory scores within this margin of the best one are considered (nats per dimension)."""
-    trust: float = 60.0
+    trust: float = 30.0
     """Weight of the likelihood between tasks of one domain, beside the confidence of heads (per nat per dimension)."""
     trust_in_domains: float = 120.0
     """Weight of the likelihood between domains, beside the confidence of heads (per nat per dimension)."""
@@ -203,14 +204,21 @@ class HRN(SharedHeadLearner):
         These are the prior of its task, the confidence of the head of its task, and weighted log-probabilities: of the
         class within its task by the head, and of the class among all classes by the shared head.
         """
-        if not len(self.task_columns):
-            return super().class_scores(images)
         prior = self.task_prior(images)
+        if not len(self.task_columns):
+            return self._confident_scores(images, prior)
+        if self.backbone.stem is None:
+            return self._fused_scores(images, prior)
+        rows = zip(self._parts(images), prior.split(self._batch_size()), strict=True)
+        return torch.cat([self._fused_scores(self._stem_maps(part).as_subclass(Maps), own) for part, own in rows])
+
+    def _fused_scores(self, images: Tensor | Images, prior: Tensor) -> Tensor:
+        """The scores of `class_scores`. images: images, or maps of the stem."""
         scores = self._no_scores(prior)
         for entry, rows, outputs in self._asked(images, prior):
             best = prior[rows, entry.index] + self.objective.confidence(outputs)
             scores[rows, self._place_of(entry)] = best[:, None] + HEAD_WEIGHT * outputs.log_softmax(1)
-        shared = self.shared_scores(images, self.entries[: len(self.task_columns)]).to(scores)
+        shared = self.shared_scores(images, self.entries[: len(self.task_columns)])
         scores[:, : shared.shape[1]] += SHARED_WEIGHT * shared
         return scores
 

@@ -71,7 +71,9 @@ class Predictor(nn.Module):
 
         By default the task with the highest sum of prior and confidence of its head answers.
         """
-        prior = self.task_prior(images)
+        return self._confident_scores(images, self.task_prior(images))
+
+    def _confident_scores(self, images: Tensor | Images, prior: Tensor) -> Tensor:
         scores = self._no_scores(prior)
         for entry, rows, outputs in self._asked(images, prior):
             best = prior[rows, entry.index] + self.objective.confidence(outputs)
@@ -178,6 +180,9 @@ class Predictor(nn.Module):
         return torch.cat([self._answer(part, entry) for part in parts])
 
     def _answer(self, images: Tensor | Images, task: TaskEntry) -> Tensor:
+        if self.backbone.stem is not None and not isinstance(images, Maps):
+            maps = (self._stem_maps(part).as_subclass(Maps) for part in self._parts(images))
+            return torch.cat([self._answer(part, task) for part in maps])
         return self.adjusted(self.heads[task.index](self.encode(images, task)), images, task)
 
     @overload

@@ -113,7 +113,7 @@ class SharedHead(nn.Module):
                 evidence[place] += chances.gather(1, own[labels][:, None]).sum()
         evidence += self.evidence
         best = tried[_best(evidence)]
-        frozen = Columns(sums.features, len(columns)).to(self.evidence.device)
+        frozen = Columns(sums.features, len(columns)).to(self.evidence)
         frozen.weight.copy_(best.weight[:, own])
         frozen.bias.copy_(best.bias[own])
         return Lesson(sums, evidence, best, frozen)
@@ -129,6 +129,9 @@ class SharedHead(nn.Module):
         if self._solved is None or self._solved[0] is not self.sums.gram:
             self._solved = (self.sums.gram, self.sums.solve(RIDGES[_best(self.evidence)]))
         return self._solved[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_solved": None}  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         self._solved = None
@@ -243,4 +246,4 @@ class SharedHeadLearner(Learner):
                 own = sorted({column for entry in tasks if entry.mirror == mirror for column in entry.columns})
                 scores[:, own] = self.shared.solution(self.fixed(part, mirror))[:, own]
             found.append((SHARPNESS * scores).log_softmax(1)[:, places])
-        return torch.cat(found)
+        return torch.cat(found).to(self._place)

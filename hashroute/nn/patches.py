@@ -51,7 +51,6 @@ class PatchFeatures(nn.Module):
 
     weight: Tensor
     offset: Tensor
-    pooling: Tensor
     scale: Tensor
 
     def __init__(
@@ -61,14 +60,12 @@ class PatchFeatures(nn.Module):
         channels, height, width = image_shape
         self.image_shape = tuple(image_shape)
         self.side = min(side, max(2, min(height, width) // 2))
+        self.grid = grid
         count = max(1, min(features, 8 * height * width) // (2 * grid * grid))
         self.features = count * 2 * grid * grid
-        rows, columns = height - self.side + 1, width - self.side + 1
-        down, across = (F.adaptive_avg_pool1d(torch.eye(length), grid) for length in (rows, columns))
         self.register_buffer("weight", torch.zeros(channels * self.side**2, count))  # (patch numbers, dictionary)
         self.register_buffer("offset", torch.zeros(count))
         self.register_buffer("scale", torch.ones(()))
-        self.register_buffer("pooling", torch.kron(down, across).T.contiguous(), persistent=False)
         if seed is not None:
             self.draw(seed)
 
@@ -106,12 +103,20 @@ class PatchFeatures(nn.Module):
         variance = (patches.square().mean(1, keepdim=True) - mean * mean).clamp_min_(0) * (numbers / (numbers - 1))
         responses = torch.addmm(self.offset, patches.mul_((variance + CONTRAST).rsqrt_()), self.weight, beta=-1)
         responses = F.softshrink(responses, THRESHOLD).view(len(pixels), -1, self.weight.shape[1])
-        signed, absolute = self.pooling @ responses, self.pooling @ responses.abs_()
+        pooling = _pooling(pixels.shape[2] - self.side + 1, pixels.shape[3] - self.side + 1, self.grid).to(responses)
+        signed, absolute = pooling @ responses, pooling @ responses.abs_()
         return torch.cat([absolute + signed, absolute - signed], 1).flatten(1) / 2
 
     def extra_repr(self) -> str:
         """What a printed module says about the features."""
         return f"{self.features} features, patches of {self.side} x {self.side}"
+
+
+@lru_cache(maxsize=8)
+def _pooling(rows: int, columns: int, grid: int) -> Tensor:
+    """(grid^2, rows * columns) the weights of averages over fields of maps."""
+    down, across = (F.adaptive_avg_pool1d(torch.eye(length), grid) for length in (rows, columns))
+    return torch.kron(down, across).T.contiguous()
 
 
 @lru_cache(maxsize=8)
