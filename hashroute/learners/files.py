@@ -124,6 +124,8 @@ def write_model(folder: Path, description: dict[str, Any], state: dict[str, Tens
 
 def read_model(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The description and the state of the model in a folder."""
+    if not folder.exists():
+        raise ValueError(f"{folder} does not exist: expected a folder that Learner.save or a finished run wrote")
     for name in ("learner.json", "model.safetensors"):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} holds no model, {name} is missing: give the folder of a run that is finished")
