@@ -16,7 +16,8 @@ test-slow: $(VENV)/developing
 	$(BIN)/python -m pytest -m slow
 
 test-extras: .venv-extras/installed  # export to ONNX and pre-trained backbones, in an environment of their own
-	.venv-extras/bin/python -m pytest tests/learners/test_export.py tests/nn/test_pretrained.py
+	.venv-extras/bin/python -m pytest tests/learners/test_export.py tests/nn/test_pretrained.py \
+		tests/model/test_model_export.py tests/model/test_model_backbones.py
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ from hashroute.cli.ablate import AblateSettings, run_ablation
 from hashroute.cli.bench import BenchSettings, run_bench
 from hashroute.cli.data import DataSettings, run_data
 from hashroute.cli.demo import DemoSettings, run_demo
+from hashroute.cli.export import ExportSettings, run_export
 from hashroute.cli.forget import ForgetSettings, run_forget
 from hashroute.cli.inspect import InspectSettings, run_inspect
 from hashroute.cli.learn import LearnSettings, run_learn
@@ -97,6 +98,12 @@ def rename(settings: tyro.conf.OmitArgPrefixes[RenameSettings]) -> None:
 def verify(settings: tyro.conf.OmitArgPrefixes[VerifySettings]) -> None:
     """Check every file of a model."""
     _end(run_verify(settings, Console()))
+
+
+@command
+def export(settings: tyro.conf.OmitArgPrefixes[ExportSettings]) -> None:
+    """Write a model as one ONNX file that answers with a task given, and with none."""
+    run_export(settings, Console())
 
 
 @command

@@ -28,11 +28,13 @@ class LearnSettings:
     task: Annotated[str | None, UNSET] = None
     """Name of the task; by default that of the folder or list. A task that exists gets more images or new classes."""
     size: Annotated[int | None, UNSET] = None
-    """Side in pixels to which the images of a new model are resized; by default that of the images, at most 64."""
+    """Side in pixels to which the images of a new model are resized; by default that of a pre-trained backbone,
+    otherwise that of the images, at most 64."""
     epochs: Annotated[int | None, UNSET] = None
     """Passes over the images; by default 10 to 60, more for fewer images."""
     backbone: str = "small"
-    """Encoder of a new model, by name."""
+    """Encoder of a new model: small; resnet18x0.25, with any factor of its width; or a pre-trained one that stays
+    frozen: efficientnet-lite0, timm:NAME, or FILE.py:FUNCTION of your own."""
     private: bool = False
     """No other task may learn from this one: `hashroute forget` then removes every trace of it."""
     seed: int = 0

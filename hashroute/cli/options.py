@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 UNSET = tyro.conf.arg(help_behavior_hint="")
 """Marks an option that nothing is given for by default, so that its help shows no empty default."""
 
+CODE = tyro.conf.arg(
+    help="Only for a model with a backbone of your own: FILE.py:FUNCTION again, because no code runs only because a "
+    "model names it."
+)
+"""Marks the option that names the code of a model's backbone."""
+
 
 def check_counts(**counts: int | None) -> None:
     """Raise an error unless each of these options, by name, is at least 1."""
@@ -52,13 +58,14 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def open_model(path: Path, device: str = "cpu") -> Model:
-    """The model in a folder; an error if there is none."""
+def open_model(path: Path, device: str = "cpu", backbone: str | None = None) -> Model:
+    """The model in a folder; an error if there is none. backbone: code of the user's own that the model needs."""
     from hashroute.model.model import Model
+    from hashroute.model.records import SMALL
 
     if not path.exists():
         raise ValueError(f"there is no model {path}: make one with hashroute learn {path} FOLDER")
-    return Model(path, device=device)
+    return Model(path, device=device, backbone=backbone or SMALL)
 
 
 def say(console: Console, line: str) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hashroute.cli.options import UNSET, check_counts, open_model
+from hashroute.cli.options import CODE, UNSET, check_counts, open_model
 
 if TYPE_CHECKING:
     from hashroute.model.answers import Answer
@@ -40,6 +40,7 @@ class PredictSettings:
     """How many possible answers to list for each image."""
     format: Literal["table", "json", "csv"] = "table"
     """table: for people. json: one object per line. csv: one line for each possible answer."""
+    backbone: Annotated[str | None, UNSET, CODE] = None
     device: str = "auto"
     """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
 
@@ -47,7 +48,7 @@ class PredictSettings:
 def run_predict(settings: PredictSettings, console: Console) -> int:
     """Answer all images; returns how many files could not be read."""
     check_counts(top=settings.top)
-    model = open_model(settings.model, settings.device)
+    model = open_model(settings.model, settings.device, settings.backbone)
     from hashroute.model.sources import files_of
 
     model.image_shape  # noqa: B018  a model that cannot answer is an error before files are looked for

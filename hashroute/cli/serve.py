@@ -27,6 +27,8 @@ class ServeSettings:
     """Port to listen on; 0 takes a free one."""
     token: str | None = None
     """Token of at least 16 characters that clients must send; by default that in HASHROUTE_TOKEN, if it is set."""
+    backbone: str = "small"
+    """Encoder of a new model, by name. For a model with a backbone of your own: FILE.py:FUNCTION again."""
     device: str = "auto"
     """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
 
@@ -51,4 +53,5 @@ def run_serve(settings: ServeSettings, console: Console) -> None:
         say(console, f"{settings.model} is at http://{place}:{port}/{'#token=' + token if token else ''}")
         say(console, "stop with Ctrl-C; a lesson that is not finished continues when the same images are sent again")
 
-    run_server(create_app(settings.model, token, device=settings.device), settings.host, settings.port, ready)
+    app = create_app(settings.model, token, device=settings.device, backbone=settings.backbone)
+    run_server(app, settings.host, settings.port, ready)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import open_model, say
+from hashroute.cli.options import CODE, UNSET, open_model, say
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class VerifySettings:
 
     model: tyro.conf.Positional[Path]
     """Folder of the model."""
+    backbone: Annotated[str | None, UNSET, CODE] = None
 
 
 def run_verify(settings: VerifySettings, console: Console) -> int:
@@ -24,7 +26,8 @@ def run_verify(settings: VerifySettings, console: Console) -> int:
     from hashroute.model.store import Store
 
     problems = Store(settings.model).verify() if settings.model.exists() else []
-    problems = problems or open_model(settings.model).verify()  # a damaged manifest cannot be opened
+    if not problems:  # a damaged manifest cannot be opened
+        problems = open_model(settings.model, backbone=settings.backbone).verify()
     for problem in problems:
         say(console, problem)
     if not problems:

@@ -29,7 +29,8 @@ def import_learner(store: Store, manifest: Manifest, folder: Path) -> LearnRepor
     if not learner.tasks or learner.own_backbone or learner.objective.name != "classification":
         raise ValueError(f"{folder} cannot be imported: expected tasks of classification, and a backbone with a name")
     backbone = learner.recipe.backbone if isinstance(learner.recipe.backbone, str) else SMALL
-    settings = ModelSettings(learner.image_shape, backbone, learner.seed, learner.recipe, learner.options)
+    stem = None if learner.backbone.stem is None else learner.backbone.stem.describe()
+    settings = ModelSettings(learner.image_shape, backbone, learner.seed, learner.recipe, learner.options, stem)
     manifest = Manifest(settings.to_dict())
     paths = [_plain_path(learner, path) for path in range(len(learner.encoder))]
     names = [store.put_tensors(path) for path in paths]

@@ -54,7 +54,9 @@ class KeptLearner(HRN):
         self, store: Store, settings: ModelSettings, records: Mapping[str, TaskRecord], epochs: int | None = None
     ) -> None:
         recipe = settings.recipe if epochs is None else replace(settings.recipe, epochs=(epochs,))
-        super().__init__(settings.image_shape, recipe, settings.options, settings.seed)
+        super().__init__(settings.image_shape, recipe, settings.options, settings.seed, backbone=settings.code)
+        if self.backbone.stem is not None:
+            self.backbone.stem.check_same(settings.stem or {})
         self.settings, self.store = settings, store
         self.path_names = _distinct(record.objects["path"] for record in records.values())
         self.memory_names = _distinct(record.objects["memory"] for record in records.values())

@@ -151,10 +151,12 @@ def _learn_new(
             trainer.run_epoch(advance)
             _keep(store, learner, key, task.name)
     entry = learner.entries[-1]
+    maps = dict(entry.maps)  # of a frozen stem, which are computed once
     trainer.finish()
-    logits = learner.logits(task.validation.images, entry)
+    train, validation = (maps.get(split, split) for split in (task.train, task.validation))
+    logits = learner.logits(validation.images, entry)
     report.accuracy = (logits.argmax(1).cpu() == task.validation.labels).double().mean().item()
-    statistics = ClassStatistics.of(*learner.record(task.train, entry), task.classes)
+    statistics = ClassStatistics.of(*learner.record(train, entry), task.classes)
     objects, domain, parent = learner.store_task(entry)
     objects["statistics"] = store.put_tensors(statistics.tensors())
     assert entry.decision is not None, "hrn decides about every task"

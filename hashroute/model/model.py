@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hashroute.devices import find_device
+from hashroute.learners.export import export_onnx
 from hashroute.model import lessons
-from hashroute.model.answers import Answer, answer
+from hashroute.model.answers import Answer, answer, task_free_temperature
 from hashroute.model.importing import import_learner, is_saved_learner
 from hashroute.model.learner import KeptLearner
 from hashroute.model.lessons import LearnReport, Lesson, Progress
@@ -19,6 +21,7 @@ from hashroute.model.pixels import prediction_images
 from hashroute.model.records import SMALL, ModelSettings, TaskRecord
 from hashroute.model.sources import Source, open_sources
 from hashroute.model.store import Manifest, Store
+from hashroute.nn.pretrained import is_file, with_side
 
 Result = TypeVar("Result")
 
@@ -57,8 +60,11 @@ class Model:
 
     Args:
         path: the folder; the first `learn` makes it.
-        size: side of its images in pixels. By default the first task chooses, with at most 64.
-        backbone: the encoder, by name. An existing model has its own.
+        size: side of its images in pixels. By default that of a pre-trained backbone; otherwise the first task chooses,
+            with at most 64.
+        backbone: the encoder of a new model, by name: "small", "resnet18x0.25", or a pre-trained one that stays frozen:
+            "efficientnet-lite0", "timm:NAME", "FILE.py:FUNCTION". An existing model has its own; code of yours is named
+            again whenever the model is used, because no code runs only because a model names it.
         seed: of weights, batches and hash functions. An existing model has its own.
         device: to compute on; "auto" takes an accelerator if there is one.
     """
@@ -129,14 +135,20 @@ class Model:
         """The settings of the model; those of a new one follow from its first task."""
         self._check(manifest)
         if manifest.settings:
-            return ModelSettings.from_dict(manifest.settings)
+            return self._settings(manifest)
         if private and (self.size is None or source.channels != 3):
             raise ValueError(
                 "the first task of a model is private, and would choose the size of images: give a size, or learn "
                 "another task first"
             )
-        side = self.size or source.size()
-        return ModelSettings.new((source.channels, side, side), self.backbone, self.seed)
+        name, side = with_side(self.backbone, self.size), self.size or source.size()
+        settings = ModelSettings.new((source.channels, side, side), name, self.seed)
+        own = settings.stem["size"][0] if settings.stem and self.size is None else side
+        return settings if own == side else ModelSettings.new((source.channels, own, own), name, self.seed)
+
+    def _settings(self, manifest: Manifest) -> ModelSettings:
+        """The settings of a model that exists, with the code that the caller trusts."""
+        return ModelSettings.from_dict(manifest.settings).trusting(self.backbone)
 
     def _check(self, manifest: Manifest) -> None:
         """Refuse settings that an existing model does not have."""
@@ -145,7 +157,9 @@ class Model:
         known = ModelSettings.from_dict(manifest.settings)
         if self.size is not None and known.image_shape[1] != self.size:
             raise ValueError(f"{self.path} has images of {known.image_shape[1]} pixels, not {self.size}: make another")
-        if self.backbone not in (SMALL, known.backbone):
+        given = {self.backbone, with_side(self.backbone, self.size)}
+        same = {SMALL, known.backbone, known.backbone.partition("@")[0]} & given
+        if not same and not (is_file(self.backbone) and is_file(known.backbone)):
             raise ValueError(f"{self.path} has the backbone {known.backbone!r}, not {self.backbone!r}: make another")
 
     # ---------------------------------------------------------------- answers
@@ -177,6 +191,23 @@ class Model:
     def learner(self) -> KeptLearner:
         """The learner with all tasks, to be read and not changed: the export and other tools use it."""
         return self._read(lambda opened: opened.learner)
+
+    def export(self, path: str | Path) -> None:
+        """Write the model as one ONNX file; `hashroute.learners.export` describes its inputs and outputs.
+
+        Its metadata also has the temperatures: softmax(scores / temperature) gives calibrated probabilities. They are a
+        list `temperatures`, one for each task, and `task_free_temperature`.
+        """
+        if Path(path).suffix.lower() != ".onnx":
+            raise ValueError(f"the file to export to is {path}: expected a name that ends with .onnx")
+
+        def write(opened: _Opened) -> None:
+            heat = [record.temperature for record in opened.records.values()]
+            free = task_free_temperature(opened.records)
+            metadata = {"temperatures": json.dumps(heat), "task_free_temperature": json.dumps(free)}
+            export_onnx(opened.learner, path, metadata)
+
+        self._read(write)
 
     def records(self) -> dict[str, TaskRecord]:
         """What is kept about each task, by name."""
@@ -264,7 +295,7 @@ class Model:
         problems = self.store.verify()
         if not problems and self.store.read().tasks:
             try:
-                learner = KeptLearner(self.store, ModelSettings.from_dict(self.store.read().settings), self.records())
+                learner = KeptLearner(self.store, self._settings(self.store.read()), self.records())
                 for modules in (learner.heads, learner.encoder.paths):
                     for index in range(len(modules)):
                         modules[index]
@@ -317,8 +348,7 @@ class Model:
         if not manifest.tasks:
             raise ValueError(f"{self.path} has learned no task yet: learn one first")
         records = self._records(manifest)
-        settings = ModelSettings.from_dict(manifest.settings)
-        return _Opened(stamp, KeptLearner(self.store, settings, records).to(self.device), records)
+        return _Opened(stamp, KeptLearner(self.store, self._settings(manifest), records).to(self.device), records)
 
     def __repr__(self) -> str:
         manifest = self.store.read()

@@ -51,9 +51,9 @@ def _in_channels(images: Tensor, channels: int) -> Tensor:
 
 
 class FittedImages(Images):
-    """Images that are not in memory, in the shape that a model takes."""
+    """Images in the shape that a model takes. Each is resized when it is read."""
 
-    def __init__(self, images: Images, image_shape: Sequence[int]) -> None:
+    def __init__(self, images: Tensor | Images, image_shape: Sequence[int]) -> None:
         super().__init__(image_shape, len(images))
         self.images = images
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hashroute.learners.hrn import HRNOptions
 from hashroute.learners.options import options_from_dict, options_to_dict
+from hashroute.nn.backbones import find_backbone
+from hashroute.nn.pretrained import check_trusted, is_file
 from hashroute.recipe import Recipe, recipe_for
 
 SMALL = "small"
@@ -24,12 +26,28 @@ class ModelSettings:
     seed: int
     recipe: Recipe
     options: HRNOptions = field(default_factory=HRNOptions)
+    stem: dict[str, Any] | None = None
+    """Name, preprocessing and digest of the frozen weights of a pre-trained backbone."""
+    code: str | None = field(default=None, compare=False)
+    """FILE.py:FUNCTION that the caller trusts to build the backbone. It is not stored."""
 
     @classmethod
     def new(cls, image_shape: Sequence[int], backbone: str = SMALL, seed: int = 0) -> ModelSettings:
         """The settings of a new model. They depend on nothing else, so that they tell nothing about the first task."""
-        recipe = recipe_for(tuple(image_shape), backbone=None if backbone == SMALL else backbone)
-        return cls(tuple(image_shape), backbone, seed, recipe)
+        shape = tuple(image_shape)
+        stem = find_backbone(backbone, shape).stem
+        name = backbone if stem is None or is_file(backbone) else stem.name
+        recipe = recipe_for(shape, backbone=None if name == SMALL else name)
+        described = None if stem is None else stem.describe()
+        return cls(shape, name, seed, recipe, stem=described, code=name if is_file(name) else None)
+
+    def trusting(self, backbone: str) -> ModelSettings:
+        """The settings with code that the caller names; an error if the model needs code and none was named."""
+        if not is_file(self.backbone):
+            return self
+        if not is_file(backbone):
+            check_trusted(self.backbone)
+        return replace(self, code=backbone)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, for JSON."""
@@ -39,6 +57,7 @@ class ModelSettings:
             "seed": self.seed,
             "recipe": self.recipe.to_dict(),
             "options": options_to_dict(self.options),
+            "stem": self.stem,
         }
 
     @classmethod
@@ -46,7 +65,8 @@ class ModelSettings:
         """The settings that `to_dict` described."""
         try:
             shape, options = tuple(values["image_shape"]), options_from_dict(HRNOptions, values["options"])
-            return cls(shape, values["backbone"], values["seed"], Recipe.from_dict(values["recipe"]), options)
+            recipe, stem = Recipe.from_dict(values["recipe"]), values.get("stem")
+            return cls(shape, str(values["backbone"]), values["seed"], recipe, options, stem and dict(stem))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the settings of the model are damaged ({error}): restore manifest.json") from None
 

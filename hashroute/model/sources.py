@@ -111,7 +111,7 @@ class Source:
             read, problems = check_photos(photos, rows, in_memory)
             whole = Split(read.images, labels[read.labels])
             held = None if held is None else held[read.labels]
-        elif isinstance(self.images, Tensor):
+        elif isinstance(self.images, Tensor) and len(self.images) * math.prod(image_shape) <= IN_MEMORY:
             whole = Split(fit_images(self.images, image_shape), labels)
         else:
             whole = Split(FittedImages(self.images, image_shape), labels)

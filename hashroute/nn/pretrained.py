@@ -153,6 +153,11 @@ def check_trusted(name: object) -> None:
         raise BackboneError(f"this model has a backbone of your own: give it with backbone={name!r} if you trust it")
 
 
+def with_side(name: str, side: int | None) -> str:
+    """The name of a pre-trained backbone with the side that images are resized to, unless it says one itself."""
+    return _spelled(name, side) if side is not None and is_pretrained(name) and "@" not in name else name
+
+
 def find_stem(name: str) -> FrozenStem:
     """The stem of this name; an error in one line if its package or its weights are missing."""
     parts = re.fullmatch(r"(.+?)(?:@(\d+))?", name)

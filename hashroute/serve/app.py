@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 import hashroute
 from hashroute.model.answers import Answer
 from hashroute.model.model import Model
+from hashroute.model.records import SMALL
 from hashroute.reporting.decisions import describe
 from hashroute.serve.guard import Guard
 from hashroute.serve.jobs import Job, Jobs
@@ -111,9 +112,9 @@ class Changed(BaseModel):
 class Room:
     """What the routes share: the model, its jobs and its limits."""
 
-    def __init__(self, path: Path, limits: Limits, device: str) -> None:
-        self.model = Model(path, device=device)
-        self.limits, self.device = limits, device
+    def __init__(self, path: Path, limits: Limits, device: str, backbone: str) -> None:
+        self.model = Model(path, backbone=backbone, device=device)
+        self.limits = limits
         self.jobs = Jobs(limits)
         self.uploads = anyio.CapacityLimiter(limits.uploads)
         self.computing = anyio.CapacityLimiter(1)
@@ -224,7 +225,11 @@ def _multipart(*required: str) -> dict[str, Any]:
 
 
 def create_app(
-    model_path: str | Path, token: str | None = None, limits: Limits | None = None, device: str = "cpu"
+    model_path: str | Path,
+    token: str | None = None,
+    limits: Limits | None = None,
+    device: str = "cpu",
+    backbone: str = SMALL,
 ) -> FastAPI:
     """The application for one model.
 
@@ -233,9 +238,10 @@ def create_app(
         token: clients must send it. Without one, only this computer is answered.
         limits: what is accepted.
         device: to compute on.
+        backbone: the encoder of a new model, by name, or the code of yours that an existing model needs.
     """
     limits = limits or Limits()
-    room = Room(Path(model_path).absolute(), limits, device)
+    room = Room(Path(model_path).absolute(), limits, device, backbone)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -298,7 +304,9 @@ def create_app(
                 form = await read_form(request, folder, limits)
                 await room.compute(room.check_images, form)
                 files = [str(each.path) for each in form.images]
-                order = Order(str(room.model.path), device, task, files, form.classes, private, epochs, str(folder))
+                order = Order(
+                    str(room.model.path), backbone, device, task, files, form.classes, private, epochs, str(folder)
+                )
                 room.jobs.check_free()
                 return room.jobs.start(order, stack.pop_all())
 

@@ -26,6 +26,7 @@ class Order:
     """What is to be learned."""
 
     model: str
+    backbone: str
     device: str
     task: str
     files: list[str]
@@ -64,7 +65,7 @@ def _learn(order: Order, tell: Any) -> dict[str, Any]:
     from hashroute.model.sources import Source
     from hashroute.reporting.decisions import describe
 
-    model = Model(order.model, device=order.device)
+    model = Model(order.model, backbone=order.backbone, device=order.device)
     others = [each.name for each in model.tasks() if each.name != order.task]
     probes = order.files[:: max(1, len(order.files) // PROBES)][:PROBES]
     before = _answers(model, probes, others)

@@ -277,6 +277,40 @@ def test_a_read_only_model_answers(copied: Path, images: Path, hashroute_command
         path.chmod(0o755)
 
 
+# -------------------------------------------------------------------- backbones of one's own
+
+CODE = """
+from torch import nn
+
+def levels(image_shape):
+    return [nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU())]
+
+def frozen(image_shape):
+    return nn.Conv2d(3, 12, 5, 4, bias=False).apply(lambda layer: nn.init.ones_(layer.weight))
+"""
+
+
+@pytest.mark.parametrize("function", ["levels", "frozen"])
+def test_code_of_a_model_runs_only_if_it_is_named_again(
+    function: str,
+    images: Path,
+    tmp_path: Path,
+    here: Here,
+    hashroute_command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(CODE)
+    code = ("--backbone", f"net.py:{function}")
+    here("learn", "kept", images / "round", *code, "--epochs", 1)
+    ask = ("predict", "kept", images / "round" / "circle", "--format", "json")
+    assert len(here(*ask, *code).splitlines()) == 24
+    assert "every file is" in here("verify", "kept", *code)
+    exit_code, _, errors = hashroute_command(*ask)
+    assert (exit_code, errors.count("\n")) == (2, 1)
+    assert f"this model has a backbone of your own: give it with backbone='net.py:{function}'" in errors
+
+
 # -------------------------------------------------------------------- wrong input
 
 
@@ -303,6 +337,8 @@ def test_a_read_only_model_answers(copied: Path, images: Path, hashroute_command
         (("rename", "{model}", "birds", "x"), "expected round, straight"),
         (("rename", "{model}", "round", "straight"), "already"),
         (("verify", "nowhere"), "there is no model"),
+        (("export", "nowhere", "x.onnx"), "there is no model"),
+        (("export", "{model}", "x.txt"), "expected a name that ends with .onnx"),
     ],
 )
 def test_wrong_input_is_one_line(

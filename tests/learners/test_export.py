@@ -11,53 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hashroute import Learner, Scenario, create_learner, load_scenario
+from exported import assert_same_answers, session
+from hashroute import Scenario, create_learner, load_scenario
 from hashroute.data.sets import dataset_status
 from hashroute.learners.export import export_onnx
 from hashroute.learners.registry import learner_names
 from hashroute.learners.trainer import Trainer
 from support import NEEDS, digits, learned, short_recipe
-
-WITHIN = 1e-4
-
-
-@pytest.fixture
-def runtime() -> Any:
-    """onnxruntime, with everything that an export needs."""
-    for package in ("onnx", "onnxscript"):
-        pytest.importorskip(package, reason="needs the extra export: make test-extras")
-    return pytest.importorskip("onnxruntime", reason="needs onnxruntime: make test-extras")
-
-
-def session(runtime: Any, path: Path) -> Any:
-    return runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-
-
-def ask(file: Any, images: Tensor, task: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, answers and their tasks, from onnxruntime."""
-    given = {"images": images.numpy(), "task": torch.tensor(task).numpy()}
-    scores, answer, found = map(torch.from_numpy, file.run(["scores", "answer", "answer_task"], given))
-    return scores, answer, found
-
-
-def assert_same_answers(learner: Learner, file: Any, images: Tensor) -> None:
-    """The file gives the learner's logits for every task, and its answers with and without a task."""
-    starts = [0]
-    for entry in learner.tasks:
-        starts.append(starts[-1] + len(entry.class_names))
-    for entry in learner.tasks:
-        scores, answer, found = ask(file, images, entry.index)
-        own = slice(starts[entry.index], starts[entry.index + 1])
-        torch.testing.assert_close(scores[:, own], learner.logits(images, entry), rtol=0, atol=WITHIN)
-        assert torch.equal(answer - starts[entry.index], learner.predict(images, entry))
-        assert (found == entry.index).all()
-        scores[:, own] = -torch.inf
-        assert (scores == -torch.inf).all(), "classes of other tasks have scores"
-    scores, answer, found = ask(file, images, -1)
-    expected = learner.predict(images)
-    torch.testing.assert_close(scores, learner(images), rtol=0, atol=WITHIN)
-    assert torch.equal(found, expected.tasks)
-    assert torch.equal(answer, torch.tensor(starts)[expected.tasks] + expected.labels)
 
 
 @pytest.mark.parametrize("name", [name for name in learner_names() if name != "hrn-paper"])
