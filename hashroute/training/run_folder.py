@@ -64,7 +64,7 @@ class EpochValues(TypedDict):
     """A line of the log. Learners add what they analyse."""
 
     task: str
-    task_index: int
+    task_index: NotRequired[int]
     epoch: int
     epochs: int
     loss: float
