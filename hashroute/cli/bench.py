@@ -321,9 +321,10 @@ def _show_run(result: RunResult, console: Console) -> None:
     from hashroute.training import metrics
 
     for decision in result.decisions:
-        say(console, f"{result.name}, seed {result.seed}, {describe(decision)}")
+        say(console, f"{result.name}, seed {result.seed}, {describe(decision, result.score)}")
     if not console.is_terminal:
-        say(console, f"{result.name}, seed {result.seed}: {metrics.final(result.accuracy):.2f} % after the last task")
+        final = result.score.text(metrics.final(result.accuracy))
+        say(console, f"{result.name}, seed {result.seed}: {final} after the last task")
 
 
 def _tell(settings: BenchSettings, **values: Any) -> None:

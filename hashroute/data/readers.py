@@ -117,7 +117,7 @@ def read_cifar_names(path: Path) -> tuple[str, ...]:
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
 
-class _SafeUnpickler(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class _SafeUnpickler(pickle._Unpickler):
     """Allows numpy arrays and plain containers only, because anything else in a pickle could run code.
 
     This is Python's own unpickler in Python: the one in C takes as much memory as a number in the file asks for.

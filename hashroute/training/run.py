@@ -19,7 +19,7 @@ from hashroute.recipe import Profile, Recipe, result_name
 from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.tasks import Scenario
 from hashroute.training.evaluate import EvaluateOn, Evaluation
-from hashroute.training.result import RunResult
+from hashroute.training.result import RunResult, Score
 from hashroute.training.run_folder import RunFolder, RunSettings, usable
 from hashroute.training.samples import samples
 
@@ -175,7 +175,14 @@ class _Progress:
         self.tasks = scenario.tasks
         self.learner = learner
         evaluate_on: Any = settings.evaluate_on
-        self.evaluation = Evaluation(scenario, evaluate_on, settings.new_result())
+        result = settings.new_result()
+        result.score_name, result.score_percent = self.score
+        self.evaluation = Evaluation(scenario, evaluate_on, result)
+
+    @property
+    def score(self) -> Score:
+        """What the learner's objective measures."""
+        return Score(self.learner.objective.score_name, self.learner.objective.score_factor == 100)
 
     def epochs(self) -> Iterator[dict[str, Any]]:
         """Train everything that is left; yields the record of each epoch."""
@@ -200,6 +207,7 @@ class _Progress:
                 "loss": log.loss,
                 "train_accuracy": factor * log.score,
                 "validation_accuracy": sum(factor * score for score in scores) / len(scores),
+                "score": self.score,
                 "images": log.images,
                 "seconds": log.seconds,
                 **learner.analyse(entries[0].images.validation[:1000].images, entries[0]),

@@ -17,7 +17,7 @@ from typing_extensions import NotRequired
 import hashroute
 from hashroute.schema import Range, check, one_line, parse_json, read_json
 from hashroute.storage import read_bounded, remove_unfinished, replace_file, write_json
-from hashroute.training.result import DecisionValues, Row, RunResult
+from hashroute.training.result import ACCURACY, DecisionValues, Row, RunResult, Score
 
 if TYPE_CHECKING:  # a live table or a report reads folders without it
     from hashroute.learners.learner import Learner
@@ -135,6 +135,13 @@ class RunRecord:
     command: str = ""
     notes: list[str] = field(default_factory=list)
     """What is wrong with the files."""
+
+    @property
+    def score(self) -> Score:
+        """What the numbers of the accuracy matrix are."""
+        if self.result is not None:
+            return self.result.score
+        return score_of(self.epochs[-1]) if self.epochs else ACCURACY
 
 
 class RunFolder:
@@ -331,6 +338,15 @@ class RunFolder:
                 while len(record.accuracy) < known - 1:  # tasks learned together have no rows of their own
                     record.accuracy.append([None] * tasks)
                 record.accuracy.append((row + [None] * tasks)[:tasks])
+
+
+def score_of(record: dict[str, Any]) -> Score:
+    """What the accuracies in the record of an epoch are."""
+    try:
+        name, percent = record.get("score", ACCURACY)
+        return Score(str(name), bool(percent))
+    except (TypeError, ValueError):
+        return ACCURACY
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

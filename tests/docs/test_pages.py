@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from hashroute import load_scenario
-from support import import_file
+from support import import_file, run_script
 
 ROOT = Path(__file__).parents[2]
 README, QUICK_START = ROOT / "README.md", ROOT / "docs" / "quick-start.md"
@@ -69,15 +69,18 @@ def write_code(page: Path, folder: Path, known: Sequence[str] = ()) -> Path:
 @with_blocks("python")
 def test_code_runs(page: Path, tmp_path: Path) -> None:
     known = blocks(QUICK_START, "python") if page == README else ()
-    run_python(tmp_path, str(write_code(page, tmp_path, known)))
+    run_script(write_code(page, tmp_path, known), tmp_path)
 
 
 def test_commands_of_readme_work_one_after_another(tmp_path: Path) -> None:
-    quick = [[part.replace("runs/digits", "runs/digits-epochs=1") for part in line] for line in commands(README)]
+    quick = [[part.replace("runs/digits", "runs/digits-0.3-epochs=1") for part in line] for line in commands(README)]
     for line in quick:
-        line += ["--epochs", "1"] if line[0] == "bench" else []
+        line += ["--epochs", "1", "--fraction", "0.3"] if line[0] == "bench" else []
     assert [line[0] for line in quick] == ["bench", "bench", "report", "inspect"]
-    run_commands(tmp_path, quick)
+    run_commands(tmp_path, quick[:1])
+    others = tmp_path / "others.py"  # in one process, to be fast
+    others.write_text(f"from hashroute.cli import main\nassert [main(line) for line in {quick[1:]}] == [0] * 3\n")
+    run_script(others, tmp_path)
 
 
 @pytest.mark.slow
