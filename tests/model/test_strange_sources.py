@@ -78,9 +78,7 @@ def png(path: Path, side: int) -> Path:
 
 def test_an_image_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
     assert read_photo(png(tmp_path / "small.png", 100), 8).shape == (3, 8, 8)
-    assert_one_clear_line(
-        lambda: read_photo(png(tmp_path / "large.png", 8000), 8), "8,000 x 8,000 pixels, expected"
-    )
+    assert_one_clear_line(lambda: read_photo(png(tmp_path / "large.png", 8000), 8), "8,000 x 8,000 pixels, expected")
 
 
 def test_formats_that_start_programs_are_not_read(tmp_path: Path) -> None:
