@@ -271,7 +271,7 @@ class _Options:
         from hashroute.learners import find_learner
         from hashroute.learners.options import options_from_dict, options_to_dict
 
-        kind = find_learner(learner).Options
+        kind = find_learner(learner)
         usual = options_to_dict(options_from_dict(kind, self._usual(learner, image_shape=self._shape)))
         found = options_to_dict(options_from_dict(kind, options))
         return {name: value for name, value in found.items() if value != usual[name]}

@@ -12,7 +12,7 @@ import torch
 
 from hashroute.learners import files, find_learner
 from hashroute.learners.learner import Learner
-from hashroute.learners.options import options_from_dict, options_to_dict, tuned_options
+from hashroute.learners.options import options_from_dict, options_to_dict, searched_options
 from hashroute.learners.trainer import Trainer, clock
 from hashroute.nn.backbones import Backbone
 from hashroute.recipe import Profile, Recipe, result_name
@@ -34,10 +34,13 @@ def learner_options(
     image_shape: tuple[int, ...],
     tuned: Path | None = None,
 ) -> dict[str, Any]:
-    """The options of a learner in a comparison: the usual ones of the scenario, then those that a search found."""
+    """The options of a learner in a comparison: the usual ones of the scenario, then those that a search found.
+
+    tuned: a file of `hashroute search`; None stands for the learner's own `tuned` values.
+    """
     kind = _kind(learner)
-    usual = kind.usual_options(scenario, image_shape)
-    return {**usual, **tuned_options(result_name(scenario, profile), tuned).get(kind.name, {})}
+    found = kind.tuned.get(result_name(scenario, profile)) if tuned is None else searched_options(tuned).get(kind.name)
+    return {**kind.usual_options(scenario, image_shape), **(found or {})}
 
 
 def describe(
@@ -52,7 +55,7 @@ def describe(
 ) -> RunSettings:
     """Everything that the numbers of a run depend on, as settings.json holds it."""
     kind = _kind(learner)
-    all_options = learner.options if isinstance(learner, Learner) else options_from_dict(kind.Options, options)
+    all_options = learner.options if isinstance(learner, Learner) else options_from_dict(kind, options)
     return RunSettings(
         scenario=scenario.name,
         tasks=[task.name for task in scenario.tasks],
@@ -198,7 +201,7 @@ class _Progress:
             result.seconds += log.seconds
             result.images += log.images
             factor = learner.objective.score_factor
-            scores = [learner.scores(entry.images.validation, entry).double().mean().item() for entry in entries]
+            scores = [learner.scores(entry.data.validation, entry).double().mean().item() for entry in entries]
             record: dict[str, Any] = {
                 "task": entries[0].name if len(entries) == 1 else "all",
                 "task_index": entries[0].index,
@@ -210,7 +213,7 @@ class _Progress:
                 "score": self.score,
                 "images": log.images,
                 "seconds": log.seconds,
-                **learner.analyse(entries[0].images.validation[:1000].images, entries[0]),
+                **learner.analyse(entries[0].data.validation[:1000].images, entries[0]),
             }
             if trainer.done:
                 start = clock(learner.device)
@@ -274,4 +277,4 @@ def _rebuild(
 
 
 def _create(kind: type[Learner], scenario: Scenario, recipe: Recipe, seed: int, options: dict[str, Any]) -> Learner:
-    return kind(scenario.image_shape, recipe, options_from_dict(kind.Options, options), seed)
+    return kind(scenario.image_shape, recipe, options_from_dict(kind, options), seed)
