@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from PIL import Image
 
-from hashroute import load_scenario
+from hashroute import Model, load_scenario
 from support import import_file
 
 ROOT = Path(__file__).parents[2]
@@ -41,15 +42,37 @@ def with_blocks(language: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("page", pages)
 
 
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+
+
 def run_python(folder: Path, *arguments: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True)
     assert done.returncode == 0, f"{shlex.join(arguments)}: {done.stderr[-2000:]}"
 
 
 def run_commands(folder: Path, lines: Sequence[Sequence[str]]) -> None:
     for arguments in lines:
-        run_python(folder, "-m", "hashroute", *arguments)
+        if arguments[0] == "serve":
+            serve(folder, *arguments)
+        else:
+            run_python(folder, "-m", "hashroute", *arguments)
+
+
+def serve(folder: Path, *arguments: str) -> None:
+    """Start a server, ask for its page, and end it."""
+    command = [sys.executable, "-m", "hashroute", *arguments, "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = re.search(r"http://\S+", process.stdout.readline())
+            assert address is not None
+            with urlopen(address[0]) as page:
+                assert b"<title>" in page.read()
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 def write_code(page: Path, folder: Path, known: Sequence[str] = ()) -> Path:
@@ -75,9 +98,13 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
 def test_commands_of_readme_work_one_after_another(tmp_path: Path) -> None:
     quick = [[part.replace("runs/digits", "runs/digits-epochs=1") for part in line] for line in commands(README)]
     for line in quick:
-        line += ["--epochs", "1"] if line[0] == "bench" else []
-    assert [line[0] for line in quick] == ["bench", "bench", "report", "inspect"]
+        line += ["--epochs", "1"] if line[0] in ("bench", "learn") else []
+    kept = ["learn", "learn", "predict", "tasks", "undo", "serve"]
+    assert [line[0] for line in quick] == [*kept, "bench", "bench", "report", "inspect"]
+    (tmp_path / "images.py").write_text(blocks(README, "python")[0])
+    run_python(tmp_path, "images.py")
     run_commands(tmp_path, quick)
+    assert [task.name for task in Model(tmp_path / "kept").tasks()] == ["low"], "the second one was undone"
 
 
 @pytest.mark.slow
