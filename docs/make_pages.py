@@ -118,7 +118,7 @@ def variants(name: str) -> str:
 def options(_: str) -> str:
     """The options that searches chose, by the name of the result file."""
     found: dict[str, dict[str, str]] = {}
-    for path in sorted((ROOT / "hashroute" / "learners" / "tuned").glob("*.json")):
+    for path in sorted((ROOT / "results" / "search").glob("*.json")):
         for learner, chosen in json.loads(path.read_text())["chosen"].items():
             text = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
             found.setdefault(path.name.partition(".")[0], {})[learner] = text

@@ -14,8 +14,6 @@ from hashroute.learners.plain import Vanilla
 class Frozen(Vanilla):
     """A plain network whose encoder is frozen after the first task."""
 
-    title = "frozen after the first task"
-
     def before_step(self) -> None:
         """Drop the gradients of the encoder."""
         if len(self.tasks) > 1:

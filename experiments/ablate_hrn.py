@@ -193,7 +193,7 @@ class Residues(HRN):
         super().after_task(task)
         path = self.entries[task.index].path
         if path not in self.directions:
-            train = task.images.train
+            train = task.data.train
             rows = evenly_spaced_indices(len(train), self.options.remembered)
             images = self.normalise(train.images[rows], task)
             count = self.options.directions
@@ -247,7 +247,7 @@ class TaskBefore(HRN):
 class ProbedGrowth(Growth):
     @torch.no_grad()
     def candidates(self, familiar: int, similar: set[int], task: HRNEntry) -> list[int]:  # noqa: ARG002
-        learner, train = self.learner, task.images.train
+        learner, train = self.learner, task.data.train
         rows = evenly_spaced_indices(len(train), 1000)
         labels = train.labels[rows]
         chosen = nn.functional.one_hot(labels[::2]).double()

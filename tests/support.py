@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import multiprocessing
 import os
 import pty
+import runpy
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -161,6 +164,8 @@ class Rotation(Objective):
 class Brightness(Objective):
     """Tell how bright an image is: one real number."""
 
+    score_name = "negative error"
+
     def outputs(self, task: TaskEntry) -> int:  # noqa: ARG002
         return 1
 
@@ -206,6 +211,39 @@ def import_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def run_script(path: Path, folder: Path) -> str:
+    """What a script prints in a process of its own, in a folder; it must succeed.
+
+    The process is forked from one that has imported torch already, which takes longer than most scripts do.
+    """
+    printed = folder / f".{path.stem}.printed"
+    process = _prepared().Process(target=_run_file, args=(str(path), str(folder), str(printed)))
+    process.start()
+    process.join()
+    assert process.exitcode == 0, printed.read_text()
+    return printed.read_text()
+
+
+@cache
+def _prepared() -> Any:
+    """Starts processes that have imported what every script needs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hashroute.model.model", "hashroute.training.run", "torch._dynamo"])
+    return context
+
+
+def _run_file(path: str, folder: str, printed: str) -> None:
+    """Be the process of a script."""
+    output = os.open(printed, os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]  # it is not a worker of ours
+    sys.argv, sys.path[:0] = [path], [str(Path(path).parent)]
+    runpy.run_path(path, run_name="__main__")
 
 
 def on_a_terminal(command: Sequence[str], folder: Path) -> str:

@@ -268,7 +268,7 @@ class _Options:
         from hashroute.learners import find_learner
         from hashroute.learners.options import options_from_dict, options_to_dict
 
-        kind = find_learner(learner).Options
+        kind = find_learner(learner)
         usual = options_to_dict(options_from_dict(kind, self._usual(learner, image_shape=self._shape)))
         found = options_to_dict(options_from_dict(kind, options))
         return {name: value for name, value in found.items() if value != usual[name]}
@@ -318,9 +318,10 @@ def _show_run(result: RunResult, console: Console) -> None:
     from hashroute.training import metrics
 
     for decision in result.decisions:
-        say(console, f"{result.name}, seed {result.seed}, {describe(decision)}")
+        say(console, f"{result.name}, seed {result.seed}, {describe(decision, result.score)}")
     if not console.is_terminal:
-        say(console, f"{result.name}, seed {result.seed}: {metrics.final(result.accuracy):.2f} % after the last task")
+        final = result.score.text(metrics.final(result.accuracy))
+        say(console, f"{result.name}, seed {result.seed}: {final} after the last task")
 
 
 def _tell(settings: BenchSettings, **values: Any) -> None:

@@ -80,6 +80,7 @@ def inspect_model(folder: Path) -> dict[str, Any]:
         "epochs": 0 if record is None else len(record.epochs),
         "seconds": None if result is None else result.seconds,
         "tasks": tasks,
+        "score": [learner.objective.score_name, learner.objective.score_factor == 100],
         "accuracy": metrics.final(matrix) if matrix else None,
         "task_free": None if result is None else result.task_free,
         "units": learner.unit_facts(),
@@ -99,17 +100,19 @@ def inspect_model(folder: Path) -> dict[str, Any]:
 def show(found: dict[str, Any], console: Console) -> None:
     """Print all of it."""
     from hashroute.reporting.decisions import describe
+    from hashroute.training.result import Score
 
+    score = Score(*found["score"])
     where = "" if found["scenario"] is None else f" on {found['scenario']}"
     shape = " x ".join(map(str, found["image_shape"]))
     text = f"{found['learner']}{where}, seed {found['seed']}: {len(found['tasks'])} tasks, images of {shape}"
     text += f", {found['epochs']} epochs" if found["epochs"] else ""
     say(console, text + ("" if found["seconds"] is None else f" in {found['seconds']:,.0f} s"))
-    tasks = Table("task", "classes", title="tasks, accuracy in %", title_justify="left", header_style="")
+    tasks = Table("task", "classes", title=f"tasks, {score.label}", title_justify="left", header_style="")
     for header in ("right after", "at the end"):
         tasks.add_column(header, justify="right")
     for task in found["tasks"]:
-        cells = [_number(task[part]) for part in ("right_after", "final")]
+        cells = ["" if task[part] is None else f"{task[part]:.{score.digits}f}" for part in ("right_after", "final")]
         tasks.add_row(Text(task["name"]), Text(_few(task["classes"])), *cells)
     console.print(tasks)
     if found["units"]:
@@ -117,13 +120,13 @@ def show(found: dict[str, Any], console: Console) -> None:
     if found["accuracy"] is not None:
         free = found["task_free"]
         rest = "" if not free else f"; task-free {free['all_classes']:.1f} %, data set found {free['dataset']:.1f} %"
-        say(console, f"accuracy: task-aware {found['accuracy']:.1f} %{rest}")
+        say(console, f"{score.name}: task-aware {score.text(found['accuracy'])}{rest}")
     say(console, "weights: {encoder:,} in the encoder, {heads:,} in heads".format(**found["parameters"]))
     kept, disk = found["bytes_kept"], found["bytes_on_disk"]
     say(console, f"kept between tasks: {_size(kept['weights'])} of weights, {_size(kept['memory'])} of memory")
     say(console, f"on disk: {_size(disk['model'])}, all files of the folder {_size(disk['folder'])}")
     for decision in found["decisions"]:
-        say(console, f"decision: {describe(decision)}")
+        say(console, f"decision: {describe(decision, score)}")
     if found["command"]:
         say(console, f"repeat it: {found['command']}")
 
@@ -150,10 +153,6 @@ def _few(names: list[str], most: int = 6) -> str:
     """All names, or the first ones and the number of others."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
 
 
 def _size(count: int) -> str:

@@ -131,8 +131,8 @@ def _grids(settings: SearchSettings) -> Mapping[str, Grid]:
             raise ValueError(f"learner {learner!r} has no options to search: leave it out")
     for text in settings.values:
         learner, name, given = parse_option("--values", text, list(grids))
-        kind = find_learner(learner).Options
-        whole = isinstance(getattr(kind(), name, None), int)
+        kind = find_learner(learner)
+        whole = isinstance(getattr(kind.Options(), name, None), int)
         try:
             values = tuple(map(int if whole else float, given.split(",")))
         except ValueError:

@@ -30,7 +30,6 @@ class HashEncoder(nn.Module):
 class HashOnly(Learner):
     """Heads on the hash of the image. Only heads are learned, so nothing is forgotten."""
 
-    title = "heads on the hash of the image"
     style = Style("#56B4E9", ":", "X")
     scale_features = True  # heads learn slowly from unit vectors of many small numbers
 
@@ -42,7 +41,6 @@ class HashOnly(Learner):
 class Separate(Vanilla):
     """A fresh plain network for each task. Nothing is forgotten, and nothing helps later tasks."""
 
-    title = "separate networks"
     style = Style("#A6761D", ":", "*")
 
     def new_encoder(self) -> nn.ModuleList:  # type: ignore[override]
@@ -52,9 +50,9 @@ class Separate(Vanilla):
         self.encoder.append(super().new_encoder().to(self._place))  # type: ignore[operator]
         super().add_task(task)
 
-    def rollback(self, first: int) -> None:
-        super().rollback(first)
-        self.encoder = self.encoder[:first]  # type: ignore[index]
+    def rollback(self, task: TaskEntry) -> None:
+        super().rollback(task)
+        self.encoder = self.encoder[: task.index]  # type: ignore[index]
 
     def trainable(self, tasks: Sequence[TaskEntry]) -> Iterator[nn.Parameter]:
         for task in tasks:

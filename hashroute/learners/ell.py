@@ -45,13 +45,21 @@ class ELL(Vanilla):
     gave before the task. Old heads are trained by distillation only.
     """
 
-    title = "encoder-based lifelong learning"
     style = Style("#009E73", "-", "D")
     version = 2  # weight decay leaves old heads alone
     Options = ELLOptions
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {
         "code_weight": (0.001, 0.01, 0.1, 1.0, 10.0),
         "distillation": (0.25, 1.0, 4.0),
+    }
+    tuned: ClassVar[dict[str, dict[str, Any]]] = {
+        "fashion-mnist": {"code_weight": 0.1, "distillation": 4.0},
+        "fashion-mnist-paper": {"code_weight": 0.1, "distillation": 4.0},
+        "mixed": {"code_weight": 0.001, "distillation": 4.0},
+        "pairwise-mnist": {"code_weight": 0.01, "distillation": 0.25},
+        "pairwise-mnist-paper": {"code_weight": 0.01, "distillation": 1.0},
+        "svhn-cifar100": {"code_weight": 0.001, "distillation": 1.0},
+        "svhn-cifar100-paper": {"code_weight": 0.1, "distillation": 1.0},
     }
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -131,8 +139,8 @@ class ELL(Vanilla):
         self.kept[f"code.{task.index}.weight"], self.kept[f"code.{task.index}.bias"] = weight, bias
         self._release()
 
-    def rollback(self, first: int) -> None:
-        super().rollback(first)
+    def rollback(self, task: TaskEntry) -> None:
+        super().rollback(task)
         self._release()
 
     def _train_autoencoder(self, task: TaskEntry) -> tuple[Tensor, Tensor]:
@@ -140,7 +148,7 @@ class ELL(Vanilla):
 
         The loss of the head is the plain one: labels are not smoothed here.
         """
-        (features, targets), head = self.record(task.images.train, task), self.heads[task.index]
+        (features, targets), head = self.record(task.data.train, task), self.heads[task.index]
         count = features.shape[1]
         mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
         with isolated_rng(self.seed * 1000 + task.index, self.device):

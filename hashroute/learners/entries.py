@@ -20,7 +20,7 @@ class TaskEntry:
     class_names: tuple[str, ...]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    data: Task | None = field(default=None, repr=False)
+    held: Task | None = field(default=None, repr=False)
     """The task with its images, while it is being learned."""
     maps: dict[Split, Split] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
     """The maps of a frozen stem for splits of the task, while it is being learned."""
@@ -31,16 +31,16 @@ class TaskEntry:
         return cls(index, task.name, task.class_names, task.mean, task.std, task)
 
     @property
-    def images(self) -> Task:
+    def data(self) -> Task:
         """The task with its images; an error if it is not being learned."""
-        if self.data is None:
+        if self.held is None:
             raise RuntimeError(f"task {self.name!r} is not being learned: its images are gone")
-        return self.data
+        return self.held
 
     def to_dict(self) -> dict[str, Any]:
         """The entry as plain values, for JSON."""
         whole = {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("data", "maps", "index")
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("held", "maps", "index")
         }
         return {
             name: asdict(value) if hasattr(value, "__dataclass_fields__") else value for name, value in whole.items()

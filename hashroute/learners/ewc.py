@@ -40,10 +40,18 @@ class EWC(Vanilla):
     mean, so only its curvature and its centre are kept. Heads belong to one task and are not penalised.
     """
 
-    title = "elastic weight consolidation"
     style = Style("#0072B2", "-", "^")
     Options = EWCOptions
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {"weight": (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6)}
+    tuned: ClassVar[dict[str, dict[str, Any]]] = {
+        "fashion-mnist": {"weight": 1000.0},
+        "fashion-mnist-paper": {"weight": 100.0},
+        "mixed": {"weight": 100.0},
+        "pairwise-mnist": {"weight": 100.0},
+        "pairwise-mnist-paper": {"weight": 10.0},
+        "svhn-cifar100": {"weight": 10.0},
+        "svhn-cifar100-paper": {"weight": 100.0},
+    }
 
     def before_step(self) -> None:
         """Add the gradient of the penalty."""
@@ -78,7 +86,7 @@ class EWC(Vanilla):
         chunk: images at a time, each with all classes; the maps of more images do not fit into the cache.
         """
         weights = {name: weight.detach() for name, weight in self.encoder.named_parameters()}
-        data, head = task.images.train, self.heads[task.index]
+        data, head = task.data.train, self.heads[task.index]
         rows = evenly_spaced_indices(len(data), self.options.samples)
         classes = torch.arange(self.objective.outputs(task), device=self.device)
         expected = self.objective.names_classes and not self.options.empirical

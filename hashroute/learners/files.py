@@ -83,7 +83,7 @@ def build(kind: type[Kind], description: dict[str, Any], backbone: BackboneLike 
     learner = kind(
         description["image_shape"],
         Recipe.from_dict(description["recipe"]),
-        options_from_dict(kind.Options, description["options"]),
+        options_from_dict(kind, description["options"]),
         description["seed"],
         backbone=backbone,
         objective=description["objective"],

@@ -40,10 +40,19 @@ class GPM(Vanilla):
     that the optimiser has applied, so it holds for any optimiser. The weights of norms are frozen after the first task.
     """
 
-    title = "gradient projection memory"
     style = Style("#CC79A7", "-", "P")
     Options = GPMOptions
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {"threshold": (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.99)}
+    tuned: ClassVar[dict[str, dict[str, Any]]] = {
+        "fashion-mnist": {"threshold": 0.99},
+        "fashion-mnist-paper": {"threshold": 0.8},
+        "mixed": {"threshold": 0.7},
+        "pairwise-mnist": {"threshold": 0.9},
+        "pairwise-mnist-paper": {"threshold": 0.8},
+        "split-cifar100": {"threshold": 0.8},
+        "svhn-cifar100": {"threshold": 0.7},
+        "svhn-cifar100-paper": {"threshold": 0.99},
+    }
 
     def before_step(self) -> None:
         """Freeze norms, and remember the weights as they are."""
@@ -86,7 +95,7 @@ class GPM(Vanilla):
     @torch.no_grad()
     def _energies(self, task: TaskEntry) -> list[Tensor]:
         """For each layer, the sum of x x' over its inputs x, each with a 1 at its end if the layer has a bias."""
-        data = task.images.train
+        data = task.data.train
         layers = layers_of(self.encoder)
         energies: list[Tensor | None] = [None] * len(layers)
         for part in evenly_spaced_indices(len(data), self.options.samples).split(100):

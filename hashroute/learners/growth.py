@@ -153,7 +153,7 @@ class Growth:
         shares: dict[int, float] = {}
         for path in dict.fromkeys([*parents, *known]):
             task.path = path
-            seen, held = learner.record(task.images.train, task), learner.record(task.images.validation, task)
+            seen, held = learner.record(task.data.train, task), learner.record(task.data.validation, task)
             task.path = -1
             head = copy.deepcopy(learner.heads[task.index])
             self._start_like(head, task, path)
@@ -234,7 +234,7 @@ class Growth:
         image of this task shows that.
         """
         learner = self.learner
-        scores = learner.recorded_scores(task.images.validation, task).cpu().double()
+        scores = learner.recorded_scores(task.data.validation, task).cpu().double()
         difference = scores - learner.scratch["scores"].cpu().double()
         decision.forked = learner.objective.score_factor * scores.mean().item()
         error = difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else 0.0

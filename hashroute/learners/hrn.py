@@ -81,7 +81,6 @@ class HRN(Learner):
     better than reuse by two standard errors.
     """
 
-    title = "hash-routed network: route, fork, freeze"
     style = Style("#D55E00", "-", "o")
     version = 4
     """2: a fork starts with a new head. 3: paths of the same data and classes are reused, but not forked. 4: a fork is
@@ -152,8 +151,8 @@ class HRN(Learner):
         """Decide whether its units are kept, and remember what its data was like."""
         self.growth.after_task(self.entries[task.index])
 
-    def rollback(self, first: int) -> None:
-        super().rollback(first)
+    def rollback(self, task: TaskEntry) -> None:
+        super().rollback(task)
         while len(self.encoder) > max((entry.path for entry in self.entries), default=-1) + 1:
             self.encoder.drop_last()
 
@@ -180,7 +179,7 @@ class HRN(Learner):
     def write_memory(self, task: TaskEntry) -> None:
         """Add a memory of the data of a task that is being learned."""
         seen, held = (
-            _spread(split.images, self.options.remembered) for split in (task.images.train, task.images.validation)
+            _spread(split.images, self.options.remembered) for split in (task.data.train, task.data.validation)
         )
         self.memories.write(self._hashed(seen), *self._hashed_with_textures(held))
 
@@ -195,7 +194,7 @@ class HRN(Learner):
 
     def distances_of(self, task: TaskEntry) -> Tensor:
         """(tasks,) the divergence of a new task's data from the data of each learned task, in nats."""
-        return self.distances(_spread(task.images.train.images, self.options.compared_images))
+        return self.distances(_spread(task.data.train.images, self.options.compared_images))
 
     def _memory_of_task(self) -> list[int]:
         return [entry.memory for entry in self.entries if entry.memory is not None]

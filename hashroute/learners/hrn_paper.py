@@ -54,7 +54,6 @@ class HRNPaperOptions:
 class HRNPaper(Learner):
     """The hash-routed network as published: Algorithm 1, chunk-sum channels, the residue penalty."""
 
-    title = "hash-routed network as published"
     style = Style("#E69F00", "-", "s")
     Options = HRNPaperOptions
     encoder: HashRoutedNetwork

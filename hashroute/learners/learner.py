@@ -54,8 +54,6 @@ class Learner(Predictor):
 
     name: ClassVar[str]
     """The name that it is registered by; that of the class, if it is not registered."""
-    title: ClassVar[str] = ""
-    """The name spelled out."""
     style: ClassVar[Style | None] = None
     """How it looks in figures; None lets the figures choose."""
     version: ClassVar[int] = 1
@@ -64,6 +62,8 @@ class Learner(Predictor):
     Entry: ClassVar[type[TaskEntry]] = TaskEntry
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
     """Values of options among which `hashroute search` chooses."""
+    tuned: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Options that `hashroute search` chose, by the name of a result file."""
     at_once: ClassVar[bool] = False
     """Whether it learns all tasks together: a reference, not a continual learner."""
     scale_features: ClassVar[bool] = False
@@ -145,10 +145,10 @@ class Learner(Predictor):
     def after_task(self, task: TaskEntry) -> None:
         """Called after the last epoch of a task, in eval mode: keep what later tasks need."""
 
-    def rollback(self, first: int) -> None:
-        """Remove the tasks from this index on, which were not learned to their end."""
-        del self.tasks[first:]
-        self.heads, self.scratch, self.training_state = self.heads[:first], {}, None
+    def rollback(self, task: TaskEntry) -> None:
+        """Remove a task that was not learned to its end, and all later ones."""
+        del self.tasks[task.index :]
+        self.heads, self.scratch, self.training_state = self.heads[: task.index], {}, None
 
     def task_seed(self, task: TaskEntry) -> int:
         """The seed of random numbers that a task draws beside those of its training."""

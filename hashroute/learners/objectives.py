@@ -25,6 +25,8 @@ class Objective:
 
     name: ClassVar[str]
     """The name that it is registered by; that of the class, if it is not registered."""
+    score_name: ClassVar[str] = "score"
+    """What tables call the mean score of a task."""
     score_factor: ClassVar[float] = 1.0
     """Scores are shown multiplied by this: 100 shows shares as percent."""
     names_classes: ClassVar[bool] = False
@@ -103,6 +105,7 @@ def find_objective(objective: str | type[Objective]) -> type[Objective]:
 class Classification(Objective):
     """Name the class of an image: cross-entropy, scored by accuracy."""
 
+    score_name = "accuracy"
     score_factor = 100.0
     names_classes = True
 

@@ -11,7 +11,6 @@ from hashroute.nn.backbones import PlainEncoder
 class Vanilla(Learner):
     """A plain network that learns each task as if there were no other, and so forgets."""
 
-    title = "vanilla convolutional network"
     style = Style("#8a8a8a", "-", "v")
 
     def new_encoder(self) -> PlainEncoder:
@@ -22,6 +21,5 @@ class Vanilla(Learner):
 class Joint(Vanilla):
     """The plain network, given all tasks at once. It is a reference, not a continual learner."""
 
-    title = "joint training"
     style = Style("#1c1c21", "--", "h")
     at_once = True

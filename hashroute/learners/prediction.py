@@ -120,7 +120,7 @@ class Predictor(nn.Module):
 
     def inputs(self, split: Split, task: TaskEntry) -> Split:
         """What is trained on for a split: its images, or the maps of a frozen stem, which are computed once."""
-        if self.backbone.stem is None or task.data is None or split not in (task.data.train, task.data.validation):
+        if self.backbone.stem is None or task.held is None or split not in (task.held.train, task.held.validation):
             return split
         if split not in task.maps:
             task.maps[split] = keep_maps(split, self.input_shape, self._stem_maps)

@@ -142,7 +142,7 @@ def create_learner(
     return kind(
         shape,
         replace(recipe, **changes),
-        options_from_dict(kind.Options, {**kind.usual_options("", shape), **options}),
+        options_from_dict(kind, {**kind.usual_options("", shape), **options}),
         seed,
         backbone=backbone,
         objective=objective,

@@ -105,30 +105,31 @@ class Trainer:
     def images(self) -> int:
         """Images to train on over all epochs."""
         recipe = self.learner.recipe
-        return sum(recipe.epochs_of(task.index) * len(task.images.train) for task in self.state.tasks)
+        return sum(recipe.epochs_of(task.index) * len(task.data.train) for task in self.state.tasks)
 
     def begin(self, *tasks: Task) -> None:
         """Add the tasks to the learner, let it prepare for them, and make an optimiser."""
         learner = self.learner
         self._check(tasks)
-        first, random = len(learner.tasks), learner.random.state
+        entries = [learner.Entry.of(task, index) for index, task in enumerate(tasks, len(learner.tasks))]
+        random = learner.random.state
         try:
             with learner.random.use(learner.device):
-                for task in tasks:
-                    learner.add_task(learner.Entry.of(task, len(learner.tasks)))
+                for entry in entries:
+                    learner.add_task(entry)
                 learner.to(learner._place).eval()
-                for entry in learner.tasks[first:]:
+                for entry in entries:
                     learner.before_task(entry)
-                self._start(learner.tasks[first:])
+                self._start(entries)
         except BaseException:  # an interrupted preparation leaves the learner as it was before
-            learner.rollback(first)
+            learner.rollback(entries[0])
             learner.random.state = random
             raise
 
     def is_learning(self, tasks: Sequence[Task]) -> bool:
         """Whether these tasks are being learned now."""
         state = self.learner.training_state
-        return state is not None and list(map(_identity, tasks)) == [_identity(entry.images) for entry in state.tasks]
+        return state is not None and list(map(_identity, tasks)) == [_identity(entry.data) for entry in state.tasks]
 
     def run_epoch(self, on_batch: Callable[[int], None] | None = None) -> EpochLog:
         """One pass over the training images; a task with fewer epochs than others joins in the last ones.
@@ -157,14 +158,14 @@ class Trainer:
             for entry in state.tasks:
                 learner.after_task(entry)
         for entry in state.tasks:
-            entry.data = None
+            entry.held = None
             entry.maps.clear()
         learner.training_state = None
         learner.scratch = {}
 
     def abort(self) -> None:
         """Give up what is being learned. Weights that all tasks share keep what was learned so far."""
-        self.learner.rollback(self.state.tasks[0].index)
+        self.learner.rollback(self.state.tasks[0])
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The training that is under way, for a file; None if there is none."""
@@ -185,7 +186,7 @@ class Trainer:
         learner.scratch = {name: tensor.to(learner.device) for name, tensor in checkpoint["scratch"].items()}
         entries = [learner.tasks[index] for index in checkpoint["tasks"]]
         for entry, task in zip(entries, tasks, strict=True):
-            entry.data = task
+            entry.held = task
         self._start(entries)
         state = self.state
         state.epoch = checkpoint["epoch"]
@@ -219,9 +220,7 @@ class Trainer:
 
     def _start(self, entries: Sequence[TaskEntry]) -> None:
         learner, recipe = self.learner, self.learner.recipe
-        steps = sum(
-            recipe.epochs_of(entry.index) * -(-len(entry.images.train) // recipe.batch_size) for entry in entries
-        )
+        steps = sum(recipe.epochs_of(entry.index) * -(-len(entry.data.train) // recipe.batch_size) for entry in entries)
         weights, undecayed = learner.trainable(entries), learner.undecayed(entries)
         learner.training_state = new_training_state(recipe, entries, steps, weights, undecayed)
         learner.on_train_start(entries)
@@ -255,7 +254,7 @@ class Trainer:
         requests = []
         for entry in state.tasks:
             if state.epoch >= self.epochs - recipe.epochs_of(entry.index):  # all tasks end together
-                rows = torch.randperm(len(entry.images.train)).split(recipe.batch_size)
+                rows = torch.randperm(len(entry.data.train)).split(recipe.batch_size)
                 requests += [(entry, row) for row in rows]
         if len(state.tasks) > 1:
             requests = [requests[place] for place in torch.randperm(len(requests)).tolist()]
@@ -267,11 +266,11 @@ class Trainer:
         Maps of a frozen stem are not augmented: they are computed once, from the images as they are.
         """
         learner = self.learner
-        read = read_batches((learner.inputs(entry.images.train, entry), rows) for entry, rows in requests)
+        read = read_batches((learner.inputs(entry.data.train, entry), rows) for entry, rows in requests)
         for (entry, _), (images, targets) in zip(requests, read, strict=True):
             images = images.to(learner.device)
             if learner.recipe.augment and not isinstance(images, Maps):
-                images = augment(images, entry.images.augmentations)
+                images = augment(images, entry.data.augmentations)
             batch = Batch(learner.normalise(images, entry), targets.to(learner.device), entry)
             yield learner.objective.prepare(batch)
 

@@ -107,7 +107,7 @@ def _train(
 def _joined_memory(learner: KeptLearner, entry: HRNEntry, task: Task, images: int, held_out: int) -> dict[str, Tensor]:
     """The memory of old and new data of a task; the old data had this many images to train on and held out."""
     old = {name: tensor.cpu() for name, tensor in learner.memory(entry).items()}
-    learner.write_memory(replace(entry, data=task))
+    learner.write_memory(replace(entry, held=task))
     new = {name: buffer[-1].cpu() for name, buffer in learner.memories.named_buffers()}
     share = len(task.train) / (images + len(task.train))
     shift = new["means"] - old["means"]

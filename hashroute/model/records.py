@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from hashroute.learners.hrn import HRNOptions
+from hashroute.learners.hrn import HRN, HRNOptions
 from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.nn.backbones import find_backbone
 from hashroute.nn.pretrained import check_trusted, is_file
@@ -64,7 +64,7 @@ class ModelSettings:
     def from_dict(cls, values: dict[str, Any]) -> ModelSettings:
         """The settings that `to_dict` described."""
         try:
-            shape, options = tuple(values["image_shape"]), options_from_dict(HRNOptions, values["options"])
+            shape, options = tuple(values["image_shape"]), options_from_dict(HRN, values["options"])
             recipe, stem = Recipe.from_dict(values["recipe"]), values.get("stem")
             return cls(shape, str(values["backbone"]), values["seed"], recipe, options, stem and dict(stem))
         except (KeyError, TypeError, ValueError) as error:

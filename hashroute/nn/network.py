@@ -308,13 +308,14 @@ class HashRoutedNetwork(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _check_described(self, theirs: dict[str, Any]) -> None:
-        """Compare what gives a state its meaning; thresholds and depth may differ."""
-        ours = self.config
-        for name in ("image_shape", "units", "features", "basis_size", "channels", "seed", "max_age", "aging_rate"):
-            given, own = theirs[name], ours[name]
-            if name == "image_shape":  # height and width are free
+        """Raise an error if a state was saved with other settings than these. Heights and widths of images are free."""
+        for name, own in self.config.items():
+            given = theirs[name]
+            if name == "image_shape":
                 given, own = given[:1], own[:1]
-            if given != own:
+            # A number of another precision is the same number.
+            same = math.isclose(given, own, rel_tol=1e-6) if isinstance(own, float) else given == own
+            if not same:
                 if name == "units" and len(given) != len(own):
                     name, given, own = "number of units", len(given), len(own)
                 raise ValueError(

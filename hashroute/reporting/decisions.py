@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hashroute.training.result import ACCURACY, Score
+
 if TYPE_CHECKING:
     from hashroute.learners.growth import Decision
 
 
-def describe(decision: dict[str, Any] | Decision) -> str:
-    """One line about a decision. Accuracies are on validation images."""
+def describe(decision: dict[str, Any] | Decision, score: Score = ACCURACY) -> str:
+    """One line about a decision. Accuracies, or other scores, are on validation images."""
     decision = decision if isinstance(decision, dict) else decision.to_dict()
-    parts = [_likeness(decision), _choice(decision), _added(decision)]
+    parts = [_likeness(decision), _choice(decision, score), _added(decision)]
     return f"{decision.get('task')}: " + "; ".join(part for part in parts if part)
 
 
@@ -29,7 +31,7 @@ def _likeness(decision: dict[str, Any]) -> str:
     return f"{what}{distance:,.1f} nats away)"
 
 
-def _choice(decision: dict[str, Any]) -> str:
+def _choice(decision: dict[str, Any], score: Score) -> str:
     action, parent = decision.get("action"), decision.get("parent")
     if action == "fresh" or parent is None:
         return "gets new units"
@@ -37,8 +39,8 @@ def _choice(decision: dict[str, Any]) -> str:
     choice = f"forks the units of {parent}" if forks else f"reuses the units of {parent}"
     if gained is None:
         return choice if forks else f"{choice}: there is no room for a fork"
-    measured = f"{decision['forked']:.1f} % with a fork, {decision['reused']:.1f} % with frozen units"
-    measured += "" if decision.get("error") is None else f", ± {decision['error']:.1f}"
+    measured = f"{score.text(decision['forked'])} with a fork, {score.text(decision['reused'])} with frozen units"
+    measured += "" if decision.get("error") is None else f", ± {decision['error']:.{score.digits}f}"
     if decision.get("known"):  # data and classes are known, so the fork had to be better
         reason = "the fork is better" if forks else "the fork is not better"
     else:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Sequence
 
-from hashroute.learners import find_learner, learner_names
+from hashroute.learners import find_learner, learner_names, learner_summaries
 from hashroute.learners.learner import Style
-from hashroute.learners.registry import BUILT_IN, learner_summaries
 
 INK = "#1c1c21"
 """The colour of text and of lines without a colour of their own. The page replaces it by its own ink."""
@@ -29,11 +28,18 @@ def sentence(learner: str) -> str:
     return f"{words[:1].upper()}{words[1:].rstrip('.')}." if words else ""
 
 
-def style(name: str) -> Style:
-    """The look of a learner. A variant, or a learner without a look, gets one that depends on its name."""
-    own = find_learner(name).style if name in learner_names() else None
-    if own is not None:
-        return own
-    looks = [look for look in (find_learner(each).style for each in BUILT_IN) if look is not None]
-    number = zlib.crc32(name.encode())
-    return Style(looks[number % len(looks)].colour, "-.", looks[number // len(looks) % len(looks)].marker)
+SPARE = ("#7b3fb5", "#5f8a00", "#c2185b", "#00796b", "#3949ab", "#8d5a4a", "#b8a200", "#e57373")
+"""Colours that no built-in learner has."""
+MARKERS = "odps<>8H"
+
+
+def styles(names: Sequence[str]) -> dict[str, Style]:
+    """The look of each row of a table. Variants, and learners without a look, get spare colours in order."""
+    own = {name: find_learner(name).style for name in names if name in learner_names()}
+    found: dict[str, Style] = {name: look for name, look in own.items() if look is not None}
+    taken = {look.colour for look in found.values()}
+    spare = [colour for colour in SPARE if colour not in taken]
+    for number, name in enumerate(name for name in names if name not in found):
+        turn, place = divmod(number, len(spare))
+        found[name] = Style(spare[place], ("-.", "--", ":", "-")[turn % 4], MARKERS[(place + turn) % len(MARKERS)])
+    return found

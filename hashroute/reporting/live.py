@@ -18,10 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hashroute.reporting.decisions import describe
-from hashroute.training.run_folder import RunFolder
+from hashroute.training.result import ACCURACY, Score
+from hashroute.training.run_folder import RunFolder, score_of
 
-MATRICES, ROWS, COLUMNS = 2, 10, 18
-"""Accuracy matrices that are shown, and the latest rows and columns of each."""
+MATRICES, ROWS = 2, 10
+"""Accuracy matrices that are shown, and the latest rows of each."""
+WIDE, NARROW = 120, 100
+"""A terminal of fewer columns shows short names; of still fewer columns, neither loss nor images a second."""
 
 
 @dataclass
@@ -40,6 +43,8 @@ class Job:
     """The record of the last epoch."""
     matrix: list[tuple[str, list[float | None]]] = field(default_factory=list)
     """After each task its name, and the accuracy of every task."""
+    score: Score = ACCURACY
+    """What these accuracies are."""
     decision: str = ""
     """The latest decision, in a sentence."""
     begun: tuple[float, int] | None = None
@@ -59,8 +64,9 @@ class Job:
         if trained != self.trained:
             self.trained, self.record, self.seen = trained, records[-1], self.clock()
             self.matrix = [(record["task"], record["accuracy"]) for record in records if "accuracy" in record]
-            decisions = [describe(record["decision"]) for record in records if "decision" in record]
-            self.decision = decisions[-1] if decisions else ""
+            self.score = score_of(records[-1])
+            decisions = [record["decision"] for record in records if "decision" in record]
+            self.decision = describe(decisions[-1], self.score) if decisions else ""
             self.begun = self.begun or (self.seen, trained)
             if self.state == "waiting":
                 self.state = "running"
@@ -89,22 +95,34 @@ def live_table(jobs: Sequence[Job], at_once: int, console: Console) -> Iterator[
     if not console.is_terminal or console.quiet:
         yield
         return
-    with Live(get_renderable=lambda: overview(jobs, at_once), console=console, refresh_per_second=2, transient=True):
+
+    def shown() -> RenderableType:
+        return overview(jobs, at_once, console.width)
+
+    with Live(get_renderable=shown, console=console, refresh_per_second=2, transient=True):
         yield
 
 
-def overview(jobs: Sequence[Job], at_once: int) -> RenderableType:
-    """A table of all jobs, the time left, the latest decisions, and the accuracy matrices of some running jobs."""
+def overview(jobs: Sequence[Job], at_once: int, width: int = WIDE) -> RenderableType:
+    """A table of all jobs, the time left, the latest decisions, and the accuracy matrices of some running jobs.
+
+    width: columns of the terminal.
+    """
     for job in jobs:
         if job.state in ("waiting", "running"):
             job.update()
+    wide = width >= WIDE
+    percent = all(job.score.percent for job in jobs)
     table = Table(header_style="")
-    for name in ("learner", "seed", "", "task", "epoch", "loss", "val., %", "images/s", "left"):
-        justify: Any = "left" if name in ("learner", "", "task") else "right"
-        table.add_column(name, justify=justify, no_wrap=True, max_width=20)
+    names = ("learner", "seed", "", "task", "epoch", "loss", "val., %" if percent else "val.", "images/s", "left")
+    shown = [place for place, name in enumerate(names) if width >= NARROW or name not in ("loss", "images/s")]
+    for place in shown:
+        justify: Any = "left" if place in (0, 2, 3) else "right"
+        table.add_column(names[place], justify=justify, no_wrap=True, max_width=20 if wide else 13)
     order = ("running", "failed", "waiting", "done")  # a terminal may be too short for all
     for job in sorted(jobs, key=lambda job: order.index(job.state)):
-        bar: Any = ProgressBar(job.images, job.trained, width=16) if job.state == "running" else job.state
+        running = job.state == "running"
+        bar: Any = ProgressBar(job.images, job.trained, width=16 if wide else 8) if running else job.state
         record = job.record
         cells: list[str | Text] = [""] * 6
         if record is not None:
@@ -112,18 +130,19 @@ def overview(jobs: Sequence[Job], at_once: int) -> RenderableType:
                 Text(record["task"]),
                 f"{record['epoch']}/{record['epochs']}",
                 f"{record['loss']:.3f}",
-                f"{record['validation_accuracy']:.1f}",
+                job.score.text(record["validation_accuracy"]).removesuffix(" %"),
                 f"{record['images'] / max(record['seconds'], 1e-9):,.0f}",
                 duration(job.left(job.pace)) if job.state == "running" else "",
             ]
-        table.add_row(Text(job.learner), str(job.seed), bar, *cells)
+        row = [Text(job.learner), str(job.seed), bar, *cells]
+        table.add_row(*(row[place] for place in shown))
     done = sum(job.state in ("done", "failed") for job in jobs)
     left = time_left(jobs, at_once)
     progress = f"{done} of {len(jobs)} runs done" + ("" if left is None else f", about {duration(left)} left")
-    running = [job for job in jobs if job.state == "running" and job.matrix]
-    latest = sorted(running, key=lambda job: job.begun or (0.0, 0))[-MATRICES:]
+    learning = [job for job in jobs if job.state == "running" and job.matrix]
+    latest = sorted(learning, key=lambda job: job.begun or (0.0, 0))[-MATRICES:]
     decided = [Text(f"{job.learner}, seed {job.seed}: {job.decision}") for job in latest if job.decision]
-    return Group(table, progress, *decided, Columns(map(matrix_table, latest), padding=(0, 3)))
+    return Group(table, progress, *decided, Columns([matrix_table(job, width) for job in latest], padding=(0, 3)))
 
 
 def time_left(jobs: Sequence[Job], at_once: int) -> float | None:
@@ -143,12 +162,13 @@ def time_left(jobs: Sequence[Job], at_once: int) -> float | None:
     return max([sum(seconds) / at_once, *seconds])
 
 
-def matrix_table(job: Job) -> Table:
-    """The accuracy matrix so far; red where a task has lost ten points or more."""
+def matrix_table(job: Job, width: int) -> Table:
+    """The accuracy matrix so far, its latest columns; red where a task has lost ten points or more."""
     rows = [values for _, values in job.matrix]
     known = sum(value is not None for value in rows[-1])
-    tasks = range(max(0, known - COLUMNS), known)
-    title = f" {job.learner}, seed {job.seed}, %"
+    digits = 0 if job.score.percent else 2
+    tasks = range(max(0, known - (width - 20) // (4 + 2 * digits)), known)
+    title = f" {job.learner}, seed {job.seed}" + (", %" if job.score.percent else "")
     table = Table(title=Text(title), title_justify="left", title_style="", header_style="dim", box=None)
     table.min_width = len(title) + 1
     table.add_column("after", max_width=16, no_wrap=True)
@@ -158,8 +178,9 @@ def matrix_table(job: Job) -> Table:
         cells = []
         for task in tasks:
             so_far = [value for row in rows[: place + 1] if (value := row[task]) is not None]
-            lost = bool(so_far) and max(so_far) - so_far[-1] >= 10
-            cells.append(Text(f"{so_far[-1]:.0f}" if so_far else "", style="red" if lost else ""))
+            lost = bool(so_far) and job.score.percent and max(so_far) - so_far[-1] >= 10
+            text = f"{so_far[-1]:.{digits}f}" if so_far else ""
+            cells.append(Text(text, style="red" if lost else ""))
         table.add_row(Text(job.matrix[place][0]), *cells)
     return table
 

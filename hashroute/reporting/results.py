@@ -9,7 +9,7 @@ from typing import Literal
 
 from hashroute.reporting.table import Cell, Column, Number, Row, Table
 from hashroute.training import metrics
-from hashroute.training.result import Comparison, RunResult
+from hashroute.training.result import Comparison, RunResult, Score
 
 Published = Mapping[str, Sequence[tuple[float, float]]]
 """By learner, the accuracy of each task right after learning and at the end, as the paper gives it."""
@@ -45,7 +45,7 @@ SUMMARY = [
     ),
     Column(
         "intransigence",
-        "What separate networks reach right after learning, less what this learner does, in points.",
+        "Accuracy of separate networks right after learning, less that of this learner, in points.",
         "lowest",
     ),
     Column("images/s", "Training images a second on one processor core; of several seeds, the median.", "highest", 0),
@@ -89,8 +89,19 @@ def summary(comparison: Comparison, source: str = "") -> Table:
             Number(fmean(sum(run.bytes_kept.values()) for run in runs) / 1000, None, count, source),
         ]
         rows.append(Row(tuple(cells), name, bound=runs[0].at_once))
-    title = f"{comparison.scenario}: {comparison.evaluate_on} accuracy, %, mean over tasks"
-    return Table(title, list(SUMMARY), rows)
+    title = f"{comparison.scenario}: {comparison.evaluate_on} {comparison.score.label}, mean over tasks"
+    return Table(title, worded(SUMMARY, comparison.score), rows)
+
+
+def worded(columns: Sequence[Column], score: Score) -> list[Column]:
+    """The same columns, where those about accuracy are about this score."""
+    found = []
+    for column in columns:
+        if "accuracy" in column.meaning.lower():
+            name = column.name if score.percent else column.name.removesuffix(", %")
+            column = replace(column, name=name, meaning=score.words(column.meaning), digits=score.digits)
+        found.append(column)
+    return found
 
 
 def headline(comparison: Comparison, source: str = "") -> Table:
@@ -115,10 +126,11 @@ def best_ever_mean(matrix: metrics.Matrix) -> float:
 
 def per_task(comparison: Comparison, published: Published, source: str = "") -> Table:
     """Accuracy of each task right after learning and at the end, by learner; the paper's numbers stand below ours."""
+    score = comparison.score
     meaning = "Task-aware accuracy right after learning this task / after the last task, %."
     columns = [LEARNER, *(Column(task, meaning, "highest", spread=False) for task in comparison.tasks)]
     columns.append(
-        Column("mean", "Mean over tasks: right after learning / after the last task, %.", "highest", spread=False)
+        Column("mean", "Mean accuracy: right after learning / after the last task, %.", "highest", spread=False)
     )
     rows = []
     for name, runs in comparison.learners.items():
@@ -128,9 +140,8 @@ def per_task(comparison: Comparison, published: Published, source: str = "") -> 
             pairs = [*published[name], (fmean(a for a, _ in published[name]), fmean(b for _, b in published[name]))]
             theirs = [tuple(Number(value, source="the paper") for value in pair) for pair in pairs]
             rows.append(Row((f"{name}, paper", *theirs), name, published=True))
-    return Table(
-        f"{comparison.scenario}: task-aware accuracy right after learning / after the last task, %", columns, rows
-    )
+    title = score.words("task-aware accuracy right after learning / after the last task, %")
+    return Table(f"{comparison.scenario}: {title}", worded(columns, score), rows)
 
 
 def _pair(runs: Sequence[RunResult], task: int | None, source: str) -> Cell:

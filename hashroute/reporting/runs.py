@@ -7,11 +7,13 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from hashroute.learners.learner import Style
 from hashroute.reporting import learners
-from hashroute.training.result import Comparison
+from hashroute.training.result import ACCURACY, Comparison, Score
 from hashroute.training.run_folder import RunFolder, RunRecord, RunSettings
 
 COMMON = ("scenario", "tasks", "recipe", "fraction", "evaluate_on")
@@ -29,6 +31,19 @@ class Group:
     evaluate_on: str = "test"
     learners: dict[str, list[RunRecord]] = field(default_factory=dict)
     """The runs of each row of a table, by the name of the row; seeds ascending."""
+
+    heading: str = ""
+    """The name of the scenario, with what tells this group from others of the same scenario."""
+
+    @cached_property
+    def styles(self) -> dict[str, Style]:
+        """The look of each row in figures."""
+        return learners.styles(list(self.learners))
+
+    @property
+    def score(self) -> Score:
+        """What the numbers of the accuracy matrices are."""
+        return next((run.score for run in self.runs), ACCURACY)
 
     @property
     def runs(self) -> list[RunRecord]:
@@ -125,11 +140,28 @@ def collect(paths: Sequence[Path]) -> tuple[list[Group], list[str]]:
     for path in paths:
         for run in _read(path, left_out):
             common = [getattr(run.settings, part) for part in COMMON]
-            group = groups.setdefault(json.dumps(common, sort_keys=True), Group(*common))
+            group = groups.setdefault(json.dumps([*common, run.score], sort_keys=True), Group(*common))
             group.learners.setdefault(run.settings.name, []).append(run)
     for group in groups.values():
         _put_in_order(group)
+        group.heading = _heading(group, [other for other in groups.values() if other.scenario == group.scenario])
     return list(groups.values()), left_out
+
+
+def _heading(group: Group, alike: Sequence[Group]) -> str:
+    """The name of the scenario, and the settings in which one of these groups differs from it."""
+    shown = {
+        "tasks": (group.tasks, f"{len(group.tasks)} tasks"),
+        "fraction": (group.fraction, f"{100 * group.fraction:g} % of the images"),
+        "evaluate_on": (group.evaluate_on, f"{group.evaluate_on} images"),
+        "score": (group.score, group.score.name),
+    }
+    found = [text for part, (own, text) in shown.items() if any(getattr(other, part) != own for other in alike)]
+    for name, value in group.recipe.items():
+        if any(other.recipe.get(name) != value for other in alike):
+            text = ", ".join(map(str, value)) if name == "epochs" else json.dumps(value)
+            found.append(f"{name.replace('_', ' ')} {text}" if len(text) <= 24 else f"another {name}")
+    return "; ".join([group.scenario, *found])
 
 
 def group_of(comparison: Comparison, source: str = "") -> Group:

@@ -28,14 +28,14 @@ def section(group: Group, name: str, drawn: Sequence[Picture], titled: bool, pag
 
     parts = {
         "Results": _results(group) + figures("top") + _summary(group, name, page),
-        "Accuracy": _tasks(group, name, page) + figures("accuracy"),
+        group.score.words("Accuracy"): _tasks(group, name, page) + figures("accuracy"),
         "Units": figures("units"),
         "Paths": figures("paths") + _decisions(group, name, page),
         "Samples": sample_cards(group),
         "Settings": _settings(group, page),
     }
-    heading = f"<h2>{escape(group.scenario)}</h2>{introduction(group)}" if titled else ""
-    links = [f'<a href="#{name}">{escape(group.scenario)}</a>'] if titled else []
+    heading = f"<h2>{escape(group.heading)}</h2>{introduction(group)}" if titled else ""
+    links = [f'<a href="#{name}">{escape(group.heading)}</a>'] if titled else []
     text = [f'<section id="{name}">{heading}', _switches(group), missing_box(group.missing())]
     for title, part in parts.items():
         if part:
@@ -64,15 +64,15 @@ def _switches(group: Group) -> str:
     for name in group.learners:
         buttons.append(
             f'<button type="button" aria-pressed="true" data-name="{escape(name)}">'
-            f"{_swatch(name)}{escape(name)}</button>"
+            f"{_swatch(group, name)}{escape(name)}</button>"
         )
     return f'<div class="learners" aria-label="Show or hide learners">{"".join(buttons)}</div>'
 
 
-def _swatch(name: str) -> str:
+def _swatch(group: Group, name: str) -> str:
     """A piece of the learner's line."""
     lines = {"-": "solid", ":": "dotted", "--": "dashed", "-.": "dashed"}
-    look = learners.style(name)
+    look = group.styles[name]
     colour = "currentColor" if look.colour == learners.INK else look.colour
     return f'<i style="border-color:{colour};border-top-style:{lines[look.line]}"></i>'
 
@@ -82,7 +82,7 @@ def _results(group: Group) -> str:
     comparison = group.comparison()
     if not comparison.runs:
         return f"<p>No run is finished yet, so there is nothing to compare.</p>{_legend(group)}"
-    table = results.headline(comparison)
+    table, score = results.headline(comparison), group.score
     at_once = {run.name for run in comparison.runs if run.at_once}
     sentences = []
     for what, meaning in (("task-aware", "the task of each image is given"), ("task-free", "the task is not given")):
@@ -90,8 +90,8 @@ def _results(group: Group) -> str:
         known = [(row.learner, cell.value) for row, cell in found if isinstance(cell, Number)]
         ranked = sorted(((value, name) for name, value in known if name not in at_once and math.isfinite(value)))[::-1]
         if ranked:
-            first = ", ".join(f"{name} {value:.1f}\N{NO-BREAK SPACE}%" for value, name in ranked[:3])
-            sentences.append(f"Highest {what} accuracy ({meaning}): {first}.")
+            best = (f"{name} {score.text(value)}".replace(" %", "\N{NO-BREAK SPACE}%") for value, name in ranked[:3])
+            sentences.append(f"Highest {what} {score.name} ({meaning}): {', '.join(best)}.")
     text = "".join(f"<li>{escape(each)}</li>" for each in sentences)
     if at_once:
         text += f"<li>{escape(', '.join(sorted(at_once)))} learns all tasks at once and is not ranked.</li>"
@@ -119,7 +119,7 @@ def _legend(group: Group) -> str:
     for name, runs in group.learners.items():
         words = learners.sentence(runs[0].settings.learner)
         if words:
-            entries += f'<div data-learner="{escape(name)}"><dt>{_swatch(name)}{escape(name)}</dt>'
+            entries += f'<div data-learner="{escape(name)}"><dt>{_swatch(group, name)}{escape(name)}</dt>'
             entries += f"<dd>{escape(words)}</dd></div>"
     return f'<dl class="legend">{entries}</dl>' if entries else ""
 
@@ -140,7 +140,8 @@ def _tasks(group: Group, name: str, page: Page) -> str:
             table.rows.append(Row((learner, *cells, None), learner))
     order = list(group.learners)
     table.rows.sort(key=lambda row: order.index(row.learner or ""))
-    return page.table(table, "Task-aware accuracy right after learning / after the last task, %", f"{name}-tasks")
+    heading = group.score.words("Task-aware accuracy right after learning / after the last task, %")
+    return page.table(table, heading, f"{name}-tasks")
 
 
 def _so_far(runs: Sequence[RunRecord], task: int) -> Cell:
@@ -176,7 +177,8 @@ def _decisions(group: Group, name: str, page: Page) -> str:
             words = [str(made.get(part) or "") for part in ("task", "action", "parent", "looks_like")]
             cells = [*words, *(None if value is None else Number(float(value)) for value in numbers)]
             rows.append(Row(tuple(cells), learner))
-        table = Table(f"{group.scenario}: decisions of {group.title(run)}", DECISIONS, rows)
+        columns = results.worded(DECISIONS, group.score)
+        table = Table(f"{group.scenario}: decisions of {group.title(run)}", columns, rows)
         text += page.table(table, f"Decisions of {group.title(run)}", f"{name}-decisions-{learner}")
     return text
 

@@ -6,11 +6,41 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from hashroute.storage import write_json
 
 Row = list[float | None]
+
+
+class Score(NamedTuple):
+    """What the numbers of an accuracy matrix are: accuracy in percent, or the score of another objective."""
+
+    name: str = "accuracy"
+    percent: bool = True
+
+    @property
+    def label(self) -> str:
+        """The name with its unit: `accuracy, %`."""
+        return f"{self.name}, %" if self.percent else self.name
+
+    @property
+    def digits(self) -> int:
+        """Digits after the decimal point that are shown."""
+        return 1 if self.percent else 4
+
+    def text(self, value: float) -> str:
+        """A value with its unit: `98.1 %`."""
+        return f"{value:.{self.digits}f}" + (" %" if self.percent else "")
+
+    def words(self, text: str) -> str:
+        """A text about accuracy in percent, as a text about this score."""
+        if not self.percent:
+            text = text.replace(", %", "").replace(", in points", "")
+        return text.replace("accuracy", self.name).replace("Accuracy", self.name[:1].upper() + self.name[1:])
+
+
+ACCURACY = Score()
 
 
 @dataclass
@@ -30,6 +60,10 @@ class RunResult:
     accuracy: list[Row] = field(default_factory=list)
     """A row after each task, a column for each task, None for tasks not yet learned. Another objective than
     classification gives its own scores, times its `score_factor`."""
+    score_name: str = "accuracy"
+    """What these numbers are; of another objective than classification, its `score_name`."""
+    score_percent: bool = True
+    """Whether these numbers are in percent."""
     seconds: float = 0.0
     """Training time without evaluation. On a CPU this is processor time, which other processes do not change."""
     images: int = 0
@@ -53,6 +87,11 @@ class RunResult:
         self.name = self.name or self.learner
 
     @property
+    def score(self) -> Score:
+        """What the numbers of the accuracy matrix are."""
+        return Score(self.score_name, self.score_percent)
+
+    @property
     def images_per_second(self) -> float:
         """Training speed."""
         return self.images / max(self.seconds, 1e-9)
@@ -65,13 +104,15 @@ class RunResult:
         return all(None not in self.accuracy[place][: place + 1] for place in range(first, tasks))
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values, for JSON."""
-        return dict(vars(self))
+        """The result as plain values, for JSON. Accuracy in percent is not named."""
+        hidden = ("score_name", "score_percent") if self.score == ACCURACY else ()
+        return {name: value for name, value in vars(self).items() if name not in hidden}
 
     @classmethod
     def from_dict(cls, values: Any) -> RunResult:
         """The result that `to_dict` described; an error names what is wrong with it."""
-        return _from_dict(cls, values)
+        named = {"score_name": ACCURACY.name, "score_percent": ACCURACY.percent}
+        return _from_dict(cls, {**named, **values} if isinstance(values, dict) else values)
 
 
 @dataclass
@@ -101,6 +142,11 @@ class Comparison:
         for run in self.runs:
             found.setdefault(run.name, []).append(run)
         return found
+
+    @property
+    def score(self) -> Score:
+        """What the numbers of the accuracy matrices are."""
+        return self.runs[0].score if self.runs else ACCURACY
 
     def find(self, name: str, seed: int) -> RunResult | None:
         """The run of this row and seed, None if there is none yet."""

@@ -11,14 +11,14 @@ import torch
 
 from hashroute.learners import files, find_learner
 from hashroute.learners.learner import Learner
-from hashroute.learners.options import options_from_dict, options_to_dict, tuned_options
+from hashroute.learners.options import options_from_dict, options_to_dict, searched_options
 from hashroute.learners.trainer import Trainer, clock
 from hashroute.nn.backbones import Backbone
 from hashroute.recipe import Profile, Recipe, result_name
 from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.tasks import Scenario
 from hashroute.training.evaluate import EvaluateOn, Evaluation
-from hashroute.training.result import RunResult
+from hashroute.training.result import RunResult, Score
 from hashroute.training.run_folder import RunFolder, RunSettings
 from hashroute.training.samples import samples
 
@@ -33,10 +33,13 @@ def learner_options(
     image_shape: tuple[int, ...],
     tuned: Path | None = None,
 ) -> dict[str, Any]:
-    """The options of a learner in a comparison: the usual ones of the scenario, then those that a search found."""
+    """The options of a learner in a comparison: the usual ones of the scenario, then those that a search found.
+
+    tuned: a file of `hashroute search`; None stands for the learner's own `tuned` values.
+    """
     kind = _kind(learner)
-    usual = kind.usual_options(scenario, image_shape)
-    return {**usual, **tuned_options(result_name(scenario, profile), tuned).get(kind.name, {})}
+    found = kind.tuned.get(result_name(scenario, profile)) if tuned is None else searched_options(tuned).get(kind.name)
+    return {**kind.usual_options(scenario, image_shape), **(found or {})}
 
 
 def describe(
@@ -51,7 +54,7 @@ def describe(
 ) -> RunSettings:
     """Everything that the numbers of a run depend on, as settings.json holds it."""
     kind = _kind(learner)
-    all_options = learner.options if isinstance(learner, Learner) else options_from_dict(kind.Options, options)
+    all_options = learner.options if isinstance(learner, Learner) else options_from_dict(kind, options)
     return RunSettings(
         scenario=scenario.name,
         tasks=[task.name for task in scenario.tasks],
@@ -167,7 +170,14 @@ class _Progress:
         self.tasks = scenario.tasks
         self.learner = learner
         evaluate_on: Any = settings.evaluate_on
-        self.evaluation = Evaluation(scenario, evaluate_on, settings.new_result())
+        result = settings.new_result()
+        result.score_name, result.score_percent = self.score
+        self.evaluation = Evaluation(scenario, evaluate_on, result)
+
+    @property
+    def score(self) -> Score:
+        """What the learner's objective measures."""
+        return Score(self.learner.objective.score_name, self.learner.objective.score_factor == 100)
 
     def epochs(self) -> Iterator[dict[str, Any]]:
         """Train everything that is left; yields the record of each epoch."""
@@ -183,7 +193,7 @@ class _Progress:
             result.seconds += log.seconds
             result.images += log.images
             factor = learner.objective.score_factor
-            scores = [learner.scores(entry.images.validation, entry).double().mean().item() for entry in entries]
+            scores = [learner.scores(entry.data.validation, entry).double().mean().item() for entry in entries]
             record: dict[str, Any] = {
                 "task": entries[0].name if len(entries) == 1 else "all",
                 "task_index": entries[0].index,
@@ -192,9 +202,10 @@ class _Progress:
                 "loss": log.loss,
                 "train_accuracy": factor * log.score,
                 "validation_accuracy": sum(factor * score for score in scores) / len(scores),
+                "score": self.score,
                 "images": log.images,
                 "seconds": log.seconds,
-                **learner.analyse(entries[0].images.validation[:1000].images, entries[0]),
+                **learner.analyse(entries[0].data.validation[:1000].images, entries[0]),
             }
             if trainer.done:
                 start = clock(learner.device)
@@ -251,4 +262,4 @@ def _rebuild(learner: AnyLearner, kind: type[Learner], description: dict[str, An
 
 
 def _create(kind: type[Learner], scenario: Scenario, recipe: Recipe, seed: int, options: dict[str, Any]) -> Learner:
-    return kind(scenario.image_shape, recipe, options_from_dict(kind.Options, options), seed)
+    return kind(scenario.image_shape, recipe, options_from_dict(kind, options), seed)

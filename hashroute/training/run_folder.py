@@ -15,7 +15,7 @@ from filelock import FileLock
 
 import hashroute
 from hashroute.storage import remove_unfinished, replace_file, write_json
-from hashroute.training.result import Row, RunResult
+from hashroute.training.result import ACCURACY, Row, RunResult, Score
 
 if TYPE_CHECKING:  # a live table or a report reads folders without it
     from hashroute.learners.learner import Learner
@@ -71,6 +71,13 @@ class RunRecord:
     command: str = ""
     notes: list[str] = field(default_factory=list)
     """What is wrong with the files."""
+
+    @property
+    def score(self) -> Score:
+        """What the numbers of the accuracy matrix are."""
+        if self.result is not None:
+            return self.result.score
+        return score_of(self.epochs[-1]) if self.epochs else ACCURACY
 
 
 class RunFolder:
@@ -262,6 +269,15 @@ class RunFolder:
                     record.accuracy.append((row + [None] * tasks)[:tasks])
             except (TypeError, ValueError):
                 record.notes.append("a line of epochs.jsonl cannot be used, it is left out")
+
+
+def score_of(record: dict[str, Any]) -> Score:
+    """What the accuracies in the record of an epoch are."""
+    try:
+        name, percent = record.get("score", ACCURACY)
+        return Score(str(name), bool(percent))
+    except (TypeError, ValueError):
+        return ACCURACY
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

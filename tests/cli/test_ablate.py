@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parents[2] / "results" / "ablation.json"
 def test_the_ablation_has_the_papers_seven_rows_and_is_committed() -> None:
     assert len(PAPER_SIGNS) == 7
     assert list(ROWS) == ["baseline", *PAPER_SIGNS]
-    kind = find_learner("hrn-paper").Options
+    kind = find_learner("hrn-paper")
     published = learner_options("hrn-paper", SCENARIO, "paper", (1, 28, 28))
     committed = Comparison.read(RESULTS)
     assert list(committed.learners) == list(ROWS)

@@ -134,9 +134,9 @@ def test_an_interrupt_while_the_program_starts_is_one_line(tmp_path: Path) -> No
 
 
 MISTAKES = {
-    "bench digits --epochs x": "--epochs cannot be ['x']: expected --epochs [INT [INT ...]]; see hashroute bench --help",
-    "bench --learner vc": "unrecognized options: --learner, vc: expected perhaps --learners; see hashroute bench --help",
-    "bench --recipe foo": "'foo' for argument '--recipe'. Expected one of ('default', 'paper'); see hashroute bench --help",
+    "bench digits --epochs x": "--epochs cannot be ['x']: expected --epochs [INT [INT ...]]; see",
+    "bench --learner vc": "unrecognized options: --learner, vc: expected perhaps --learners; see",
+    "bench --recipe foo": "'foo' for argument '--recipe'. Expected one of ('default', 'paper'); see",
     "bench --seeds": "missing value for argument '--seeds'. Expected 1 values; see hashroute bench --help",
     "inspect": "missing from hashroute inspect: PATH Folder of a run, ",
     "learn --foo": "missing value for argument 'model'",

@@ -325,7 +325,7 @@ MISTAKES: dict[str, str] = {
     "digits --tuned nowhere.json": "nowhere.json",
     "digits --options rank=4": "--options has 'rank=4': expected LEARNER.OPTION=VALUE, for example gpm.threshold=0.9",
     "digits --learners vc --options hrn.rank=4": "for a learner that is not used: expected one of vc",
-    "digits --options hrn.rang=4": "HRNOptions has no option 'rang': expected one of rank, max_units",
+    "digits --options hrn.rang=4": "hrn has no option 'rang': expected one of rank, max_units",
     "digits --options hrn.rank=some": "rank of hrn is 'some': expected a whole number, at least 0",
 }
 

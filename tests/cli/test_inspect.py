@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from hashroute import Scenario, load_learner, load_scenario, run
 from hashroute.learners import learner_names
 from hashroute.recipe import recipe_for
 from hashroute.reporting.decisions import describe
+from support import run_script
 
 BUILT_IN = tuple(learner_names())
 
@@ -191,10 +190,11 @@ def test_a_learner_of_ones_own_needs_its_plugin(folders: Any, tmp_path: Path) ->
         "from hashroute import register_learner\nfrom hashroute.learners.plain import Vanilla\n\n\n"
         '@register_learner("mine")\nclass Mine(Vanilla):\n    """Nothing but my own."""\n'
     )
-    for command in (["inspect", "run", "--json"], ["report", "run"]):
-        line = [sys.executable, "-m", "hashroute", *command, "--plugins", "my_plugin"]
-        process = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-        assert (process.returncode, process.stderr) == (0, "")
-        if command[0] == "inspect":
-            assert json.loads(process.stdout)["learner"] == "mine"
+    (tmp_path / "both.py").write_text(
+        "from hashroute.cli import main\n"
+        'plugins = ["--plugins", "my_plugin"]\n'
+        'assert main(["inspect", "run", "--json", *plugins]) == main(["report", "run", *plugins]) == 0\n'
+    )
+    told = run_script(tmp_path / "both.py", tmp_path)
+    assert json.loads(told.splitlines()[0])["learner"] == "mine"
     assert "Nothing but my own." in (tmp_path / "report" / "report.html").read_text()

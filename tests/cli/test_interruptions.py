@@ -160,12 +160,7 @@ def kill_and_finish(kills: Sequence[Kill], arguments: Sequence[str], folder: Pat
 
 
 def test_a_killed_comparison_reaches_the_same_numbers(undisturbed: Path, bench: Command, tmp_path: Path) -> None:
-    random = Random(0)
-    kills = [
-        Kill(1, delay=random.uniform(0, 0.1)),
-        Kill(2, parent_only=True, delay=random.uniform(0, 0.1)),
-        Kill(1, in_a_checkpoint=True),
-    ]
+    kills = [Kill(2, parent_only=True, delay=Random(0).uniform(0, 0.1)), Kill(1, in_a_checkpoint=True)]
     kill_and_finish(kills, (*THREE, "2"), tmp_path, bench)
     assert_same_files(tmp_path, undisturbed)
 

@@ -120,7 +120,7 @@ def test_a_search_tries_the_values_that_are_given(hashroute_command: Command, tm
         ("ewc.weight=1", "--values has 'ewc.weight=1', for a learner that is not used: expected one of gpm"),
         ("gpm.threshold=much", "'gpm.threshold=much': expected numbers after the =, separated by commas"),
         ("gpm.samples=1.5", "'gpm.samples=1.5': expected whole numbers after the =, separated by commas"),
-        ("gpm.weight=1", "GPMOptions has no option 'weight': expected one of threshold, increase, samples"),
+        ("gpm.weight=1", "gpm has no option 'weight': expected one of threshold, increase, samples"),
     ],
 )
 def test_wrong_values_are_one_line(values: str, message: str, hashroute_command: Command) -> None:

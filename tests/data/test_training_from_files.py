@@ -71,7 +71,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 (task,) = load_scenario("folders", folder=sys.argv[1], size=224).tasks
 assert isinstance(task.train.images, Images)
 learner.learn(task)
-right = learner.predict(task.train.images).labels == task.train.labels
+right = learner.predict(task.test.images).labels == task.test.labels
 assert right.float().mean() > 0.9, right.float().mean()
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from hashroute import Model, load_scenario
-from support import import_file
+from support import import_file, run_script
 
 ROOT = Path(__file__).parents[2]
 README, QUICK_START = ROOT / "README.md", ROOT / "docs" / "quick-start.md"
@@ -60,6 +60,13 @@ def run_commands(folder: Path, lines: Sequence[Sequence[str]]) -> None:
             run_python(folder, "-m", "hashroute", *arguments)
 
 
+def run_together(folder: Path, lines: Sequence[Sequence[str]], before: str = "") -> None:
+    """Run some code and then commands, in one process, to be fast."""
+    script = folder / f"{lines[0][0]}.py"
+    script.write_text(f"{before}\nfrom hashroute.cli import main\nassert not any([main(line) for line in {lines}])\n")
+    run_script(script, folder)
+
+
 def serve(folder: Path, *arguments: str) -> None:
     """Start a server, ask for its page, and end it."""
     command = [sys.executable, "-m", "hashroute", *arguments, "--port", "0"]
@@ -92,19 +99,22 @@ def write_code(page: Path, folder: Path, known: Sequence[str] = ()) -> Path:
 @with_blocks("python")
 def test_code_runs(page: Path, tmp_path: Path) -> None:
     known = blocks(QUICK_START, "python") if page == README else ()
-    run_python(tmp_path, str(write_code(page, tmp_path, known)))
+    run_script(write_code(page, tmp_path, known), tmp_path)
 
 
 def test_commands_of_readme_work_one_after_another(tmp_path: Path) -> None:
-    quick = [[part.replace("runs/digits", "runs/digits-epochs=1") for part in line] for line in commands(README)]
+    quick = [[part.replace("runs/digits", "runs/digits-0.3-epochs=1") for part in line] for line in commands(README)]
     for line in quick:
-        line += ["--epochs", "1"] if line[0] in ("bench", "learn") else []
-    kept = ["learn", "learn", "predict", "tasks", "undo", "serve"]
-    assert [line[0] for line in quick] == [*kept, "bench", "bench", "report", "inspect"]
-    (tmp_path / "images.py").write_text(blocks(README, "python")[0])
-    run_python(tmp_path, "images.py")
-    run_commands(tmp_path, quick)
+        line += ["--epochs", "1", "--fraction", "0.3"] if line[0] == "bench" else []
+        line += ["--epochs", "1"] if line[0] == "learn" else []
+    kept = ["learn", "learn", "predict", "tasks", "undo"]
+    assert [line[0] for line in quick] == [*kept, "serve", "bench", "bench", "report", "inspect"]
+    served, compared = len(kept), len(kept) + 1
+    images = blocks(README, "python")[0]
+    run_together(tmp_path, quick[:served], images)
     assert [task.name for task in Model(tmp_path / "kept").tasks()] == ["low"], "the second one was undone"
+    run_commands(tmp_path, quick[served : compared + 1])
+    run_together(tmp_path, quick[compared + 1 :])
 
 
 @pytest.mark.slow

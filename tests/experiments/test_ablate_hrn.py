@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestCentroid
 
 from hashroute import Comparison, create_learner, load_scenario
 from hashroute.learners.growth import Decision, Growth
-from hashroute.learners.hrn import HRN, HRNOptions
+from hashroute.learners.hrn import HRN
 from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.learners.trainer import Trainer
 from hashroute.nn.hashing import FeatureHash
@@ -65,7 +65,7 @@ def test_which_units_are_trained(ablation: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.undo()
     behind = Decision("second", reused=100.0)
     fresh.scratch = {"scores": torch.ones(len(task.validation))}
-    fresh.tasks[0].data = task
+    fresh.tasks[0].held = task
     assert fresh.growth.earned(fresh.tasks[0], behind), "however far behind it is"
     assert behind.forked is not None
     for learner in (whole, last, shared, fresh):
@@ -153,7 +153,7 @@ def test_committed_rows_are_of_the_present_variants(name: str, ablation: Any) ->
     whole = {run.seed: metrics.final(run.accuracy) for run in found.learners["hrn"]}
     for row, runs in found.learners.items():
         kind, given = ablation.ROWS[name][row]
-        options = options_to_dict(options_from_dict(HRNOptions, given))
+        options = options_to_dict(options_from_dict(HRN, given))
         for run in runs:
             assert (run.learner, run.version, run.options) == (kind.name, HRN.version, options), row
             if row != "no fork: units shared and trained on":

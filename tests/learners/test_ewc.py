@@ -22,8 +22,8 @@ def looped_fisher(learner: Any, task: TaskEntry, rows: list[int], empirical: boo
     """The Fisher information, one sample and one class at a time."""
     fisher = {name: torch.zeros_like(weight) for name, weight in learner.encoder.named_parameters()}
     for row in rows:
-        image = learner.normalise(task.images.train.images[row : row + 1], task)
-        labels = [int(task.images.train.labels[row])] if empirical else range(len(task.class_names))
+        image = learner.normalise(task.data.train.images[row : row + 1], task)
+        labels = [int(task.data.train.labels[row])] if empirical else range(len(task.class_names))
         for label in labels:
             likely = learner.heads[task.index](learner.encoder(image)).log_softmax(1)[0, label]
             share = 1.0 if empirical else likely.exp().item()

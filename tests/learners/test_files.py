@@ -111,7 +111,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "fewer tasks": (lambda folder: edit(folder, lambda plain: plain["tasks"].pop()), "a model that cannot be read"),
     "other options": (
         lambda folder: edit(folder, lambda plain: plain["options"].update(wait=1)),
-        "holds a model that cannot be read: .*EWCOptions has no option 'wait'",
+        "holds a model that cannot be read: .*ewc has no option 'wait'",
     ),
     "a later format": (
         lambda folder: edit(folder, lambda plain: plain.update(format=99)),

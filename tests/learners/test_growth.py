@@ -137,7 +137,7 @@ def test_what_a_fork_must_gain(gained: int, lost: int, new: bool, known: bool) -
     right = torch.ones(100, dtype=torch.float64)
     right[100 - gained :] = 0
     learner.scratch["scores"] = right
-    entry.data = replace(second, validation=Split(images, labels))
+    entry.held = replace(second, validation=Split(images, labels))
     for known_before, stays in ((False, new), (True, known)):
         decision = Decision("second", known=known_before, reused=100 - gained)
         assert learner.growth.earned(entry, decision) == stays

@@ -147,9 +147,9 @@ def test_a_learner_says_what_it_weighs(name: str) -> None:
 def test_nothing_of_a_task_is_left_when_it_is_learned_but_what_is_kept(name: str) -> None:
     learner = learned(name)
     assert (learner.training_state, learner.scratch) == (None, {})
-    assert all(entry.data is None for entry in learner.tasks)
+    assert all(entry.held is None for entry in learner.tasks)
     with pytest.raises(RuntimeError, match="task '0 or 1' is not being learned: its images are gone"):
-        _ = learner.tasks[0].images
+        _ = learner.tasks[0].data
     saved = sum(tensor.numel() * tensor.element_size() for tensor in files.state_of(learner).values())
     assert len(pickle.dumps(learner)) < saved + 30_000, "a learner that is done carries more than its state"
 

@@ -40,13 +40,13 @@ def registered() -> Iterator[str]:
 def test_every_learner_says_what_it_is(name: str) -> None:
     kind = find_learner(name)
     assert issubclass(kind, Learner)
-    assert (kind.name, kind.title != "") == (name, True)
+    assert kind.name == name
     assert kind.style is not None
     assert (kind.__doc__ or "").split("\n")[0].endswith(".")
     assert learner_summaries()[name]
     assert set(kind.grid) <= {field.name for field in fields(kind.Options)}
     default = kind.Options()
-    assert options_from_dict(kind.Options, options_to_dict(default)) == default
+    assert options_from_dict(kind, options_to_dict(default)) == default
     assert find_learner(kind) is kind
 
 

@@ -93,14 +93,15 @@ def test_state_comes_back() -> None:
 def test_features_are_small_whole_numbers_and_always_the_same(shape: tuple[int, int, int]) -> None:
     images = torch.randint(256, (20, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     state = torch.get_rng_state()
-    features = PatchFeatures(shape, 64)(images)
+    patches = PatchFeatures(shape, 64)
+    features = patches(images)
     assert torch.equal(state, torch.get_rng_state()), "features draw nothing from the global generator"
     assert features.shape == (20, 64)
     assert torch.equal(features, features.round())
     assert 0 <= features.min() <= features.max() <= LEVELS
     assert torch.equal(features, PatchFeatures(shape, 64)(images))
     assert not torch.equal(features, PatchFeatures(shape, 64, seed=1)(images))
-    close = PatchFeatures(shape, 64)(images.float() / 255)
+    close = patches(images.float() / 255)
     assert (features - close).abs().max() <= 1, "images from 0 to 1 are the same images"
 
 

@@ -119,6 +119,9 @@ def test_compiled_equals_eager() -> None:
         (dict(basis_size=5), "its basis_size is 5, this network's is 3"),
         (dict(seed=1), "its seed is 1, this network's is 0"),
         (dict(max_age=50), "its max_age is 50.0, this network's is 5.0"),
+        (dict(depth=2), "its depth is 2, this network's is 3"),
+        (dict(tau_depth=0.1), "its tau_depth is 0.1, this network's is 1e-05"),
+        (dict(last_residue=False), "its last_residue is False, this network's is True"),
         (dict(units=[UnitSpec(6, 3, 1, 1)] * 4), "its units is"),
         (dict(units=[UnitSpec(6, 3, 1, 1)] * 5), "its number of units is 5, this network's is 4"),
     ],
@@ -137,11 +140,6 @@ def test_a_part_of_a_larger_module_can_be_loaded_alone() -> None:
     head = torch.nn.Linear(32, 2)
     model.load_state_dict({"1.weight": head.weight, "1.bias": head.bias}, strict=False)
     assert torch.equal(model[1].weight, head.weight)
-
-
-def test_thresholds_may_differ() -> None:
-    network = small_network(tau_depth=0.1, depth=2)
-    network.load_state_dict(small_network().state_dict())
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -16,7 +16,7 @@ from hashroute.reporting.figures import flow, pictures
 from hashroute.reporting.figures.forest import forest_paths
 from hashroute.reporting.figures.overview import overview
 from hashroute.reporting.figures.picture import Picture
-from hashroute.reporting.learners import style
+from hashroute.reporting.learners import styles
 from hashroute.reporting.runs import Group, group_of
 from hashroute.training.result import Comparison
 
@@ -140,5 +140,9 @@ def test_figures_are_the_same_each_time(made_up: Callable[..., Comparison]) -> N
 
 
 def test_every_learner_has_a_look_of_its_own() -> None:
-    names = [*learner_names(), "someone's own", "hrn(max_units=6)"]
-    assert len({style(name) for name in names}) == len(names)
+    names = [*learner_names(), "someone's own", *(f"hrn(max_units={number})" for number in range(7))]
+    looks = styles(names)
+    assert list(looks) == [name for name in names if name in looks]
+    assert len({look.colour for look in looks.values()}) == len(names)
+    many = styles([f"own {number}" for number in range(30)])
+    assert len(set(many.values())) == 30

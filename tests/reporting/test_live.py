@@ -18,13 +18,14 @@ def epoch(task: int, images: int = 10, **more: object) -> str:
     return json.dumps({**record, "loss": 123.456, "validation_accuracy": 100.0, **more}) + "\n"
 
 
-def lines_of(jobs: list[Job]) -> list[str]:
-    console = Console(width=100, file=io.StringIO(), record=True)
-    console.print(overview(jobs, 1))
-    return console.export_text().splitlines()
+def lines_of(jobs: list[Job], width: int = 100) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(overview(jobs, 1, width))
+    return [line.rstrip() for line in console.export_text().splitlines()]
 
 
-def test_matrices_of_the_two_latest_runs_fit_the_screen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [80, 100, 130])
+def test_matrices_of_the_two_latest_runs_fit_the_screen(width: int, tmp_path: Path) -> None:
     jobs = []
     for seed in range(3):
         jobs.append(Job("a-learner", seed, tmp_path / str(seed), 4000))
@@ -35,8 +36,13 @@ def test_matrices_of_the_two_latest_runs_fit_the_screen(tmp_path: Path) -> None:
                 decision = {"task": f"task {known}", "action": "fork", "parent": f"task {known - 1}"}
                 log.write(epoch(known, accuracy=row, decision=decision))
         jobs[-1].update()
-    lines = lines_of(jobs)
-    assert max(map(len, lines)) <= 100
+    lines = lines_of(jobs, width)
+    assert max(map(len, lines)) <= width
+    headers = ["learner", "seed", "task", "epoch", "loss", "val., %", "images/s", "left"]
+    whole = [name for name in headers if width >= 100 or name not in ("loss", "images/s")]
+    assert [name.strip() for name in lines[1].strip("┃").split("┃") if name.strip()] == whole
+    assert "│ a task with" in lines[3]
+    assert lines[3].endswith("0:37 │")
     assert len(lines) < 40
     assert re.findall(r"a-learner, seed \d, %", "".join(lines)) == ["a-learner, seed 1, %", "a-learner, seed 2, %"]
     assert [line for line in lines if "forks" in line] == [

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import requests
 
-from kept_models import COMMAND, ENVIRONMENT, succeeded, write_shapes
+from hashroute.cli import main
+from kept_models import COMMAND, ENVIRONMENT, write_shapes
 
 Start = Callable[..., "Server"]
 CHANGE = {"X-Hashroute": "1"}
@@ -82,7 +83,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     write_shapes(folder / "round", "circle", "cross", count=12)
     write_shapes(folder / "straight", "square", "stripes", count=8, seed=1)
-    succeeded("learn", "model", "round", "--epochs", 3, folder=folder)
+    assert main(["learn", str(folder / "model"), str(folder / "round"), "--epochs", "3"]) == 0
     return folder
 
 

@@ -61,7 +61,7 @@ def files(folder: Path, count: int = 8) -> list[str]:
     return [str(file) for file in sorted(folder.iterdir())[:count]]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.slow), (390, "dark")])
 def test_teach_ask_and_undo(browser: Any, images: Path, tmp_path: Path, width: int, scheme: str) -> None:
     model = Path(shutil.copytree(images / "model", tmp_path / "model"))
     with running(model) as server:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hashroute.learners import find_learner, learner_names
-from hashroute.learners.options import options_from_dict, options_to_dict, tuned_options
+from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.recipe import Profile, Recipe, result_name
 from hashroute.scenarios import find_scenario, published_results
 from hashroute.training import metrics
@@ -18,7 +18,7 @@ from hashroute.training.result import Comparison, RunResult
 from hashroute.training.run import learner_options
 
 ROOT = Path(__file__).parents[2]
-TUNED = ROOT / "hashroute" / "learners" / "tuned"
+TUNED = ROOT / "results" / "search"
 PUBLISHED = ("pairwise-mnist", "fashion-mnist", "svhn-cifar100")
 OURS = (*PUBLISHED, "split-cifar100", "mixed")
 ALL: list[tuple[str, Profile]] = [(name, "paper") for name in PUBLISHED]
@@ -54,11 +54,12 @@ def test_comparisons_use_the_options_that_were_searched(scenario: str, profile: 
                     finals.setdefault(json.dumps(trial["options"], sort_keys=True), []).append(trial["final"])
             best = max(map(fmean, finals.values()))
             assert fmean(finals[json.dumps(options, sort_keys=True)]) == best, learner
-    assert chosen == tuned_options(result_name(scenario, profile))
+    name = result_name(scenario, profile)
+    assert chosen == {each: kind.tuned[name] for each in learner_names() if name in (kind := find_learner(each)).tuned}
     for learner, some in chosen.items():
         options = learner_options(learner, scenario, profile, shape_of(scenario))
         assert some.items() <= options.items()
-        options_from_dict(find_learner(learner).Options, options)
+        options_from_dict(find_learner(learner), options)
 
 
 def wanted_runs(scenario: str) -> dict[str, int]:
@@ -82,7 +83,7 @@ def test_committed_results_are_complete(scenario: str, profile: Profile) -> None
     for run in found.runs:
         kind = find_learner(run.learner)
         options = learner_options(run.learner, scenario, profile, shape_of(scenario))
-        assert run.options == options_to_dict(options_from_dict(kind.Options, options)), run.name
+        assert run.options == options_to_dict(options_from_dict(kind, options)), run.name
         assert run.version == kind.version, f"{run.name} gives other numbers now"
         assert run.at_once == kind.at_once
         assert run.images > 0

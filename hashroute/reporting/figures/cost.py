@@ -20,7 +20,8 @@ def draw(group: Group) -> Iterator[Picture]:
         return
     caption = "Up and to the left is better. Stored are the encoder, the heads and the memories." + marks_caption(group)
     with plot_settings():
-        picture = Picture("accuracy", "cost", "Accuracy against storage", caption, new_figure(COLUMN, 3.1))
+        title = group.score.words("Accuracy against storage")
+        picture = Picture("accuracy", "cost", title, caption, new_figure(COLUMN, 3.1))
         axes = picture.figure.subplots()
         draw_cost(picture, axes, group)
         add_legend(picture, axes)
@@ -33,6 +34,6 @@ def draw_cost(picture: Picture, axes: Axes, group: Group) -> None:
         name: [(sum(run.bytes_kept.values()) / 1e6, metrics.final(run.accuracy)) for run in runs]
         for name, runs in group.comparison().learners.items()
     }
-    draw_points(picture, axes, points, "{:.2f} MB stored, accuracy")
+    draw_points(picture, axes, group, points, f"{{:.2f}} MB stored, {group.score.name}")
     axes.set_xlabel("stored, MB")
-    axes.set_ylabel(f"final {group.evaluate_on} accuracy, %")
+    axes.set_ylabel(f"final {group.evaluate_on} {group.score.label}")

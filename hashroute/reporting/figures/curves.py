@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hashroute.reporting.figures.picture import COLUMN, Picture, add_legend, name_ticks, new_figure, plot_settings
-from hashroute.reporting.learners import style
 from hashroute.reporting.runs import Group
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def draw(group: Group) -> Iterator[Picture]:
     """Two figures, with bands from the lowest seed to the highest."""
     if not any(run.accuracy for run in group.runs):
         return
-    caption = f"Task-aware {group.evaluate_on} accuracy after each task."
+    caption = f"Task-aware {group.evaluate_on} {group.score.name} after each task."
     if len(group.seeds) > 1:
         caption += " Lines are means over seeds, bands reach from the lowest seed to the highest."
     titles = [("mean", "Mean over the tasks learned so far", mean_so_far)]
@@ -50,7 +49,7 @@ def draw(group: Group) -> Iterator[Picture]:
 def draw_curves(picture: Picture, axes: Axes, group: Group, measure: Measure) -> None:
     """A curve for each learner; a line across for learners of all tasks at once."""
     for name, runs in group.learners.items():
-        colour, line, marker = style(name)
+        colour, line, marker = group.styles[name]
         look: dict[str, Any] = dict(color=colour, linestyle=line, label=name)
         found = [[measure(row) for row in run.accuracy] for run in runs]
         steps = []  # a place, and the values of all seeds there
@@ -75,5 +74,5 @@ def draw_curves(picture: Picture, axes: Axes, group: Group, measure: Measure) ->
     name_ticks(axes.xaxis, group.tasks, turn=True)
     axes.set_xlim(-0.4, len(group.tasks) - 0.6)
     axes.set_xlabel("after learning")
-    axes.set_ylabel(f"{group.evaluate_on} accuracy, %")
+    axes.set_ylabel(f"{group.evaluate_on} {group.score.label}")
     axes.grid()

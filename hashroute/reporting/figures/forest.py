@@ -9,7 +9,7 @@ from typing import Any
 
 from hashroute.reporting.decisions import describe, gain
 from hashroute.reporting.figures.picture import PAGE, Picture, new_figure, plot_settings
-from hashroute.reporting.learners import INK, style
+from hashroute.reporting.learners import INK
 from hashroute.reporting.runs import Group, longest
 from hashroute.training.run_folder import RunRecord
 
@@ -80,7 +80,7 @@ def _draw(group: Group, run: RunRecord, paths: list[Path]) -> Picture:
         axes.set(xlim=(-0.15, PAGE * 0.98 - 0.15), ylim=(height + 0.1, 0))
         axes.set_axis_off()
         centres = {place: top + 0.07 for place, top in zip(rows, tops, strict=True)}
-        colour = style(name).colour
+        colour = group.styles[name].colour
         for place, top, text in zip(rows, tops, texts, strict=True):
             left, middle = indent * generations[place], centres[place]
             parent = paths[place].parent
@@ -90,7 +90,7 @@ def _draw(group: Group, run: RunRecord, paths: list[Path]) -> Picture:
             spots = [left + 0.3 * level for level in range(levels)]
             axes.plot(spots, [middle] * levels, color=colour, linewidth=1.4, zorder=2)
             (units,) = axes.plot(spots, [middle] * levels, "o", color=colour, markersize=6.5, linestyle="")
-            sentences = "; ".join(describe(decision) for decision in paths[place].decisions)
+            sentences = "; ".join(describe(decision, group.score) for decision in paths[place].decisions)
             labels = [f"unit {place}.{level}: {sentences}" for level in range(levels)]
             picture.name_part(units, name, labels=labels, values=[None] * levels)
             axes.text(start, top, text, va="top", fontsize=7.5, linespacing=1.35)

@@ -20,7 +20,7 @@ def overview(comparison: Comparison) -> Picture:
         draw_cost(picture, cost, group)
         first.set_title(f"the first task, {group.tasks[0]}")
         mean.set_title("mean over tasks so far")
-        cost.set_title("final accuracy over storage")
+        cost.set_title(f"final {group.score.name} over storage")
         mean.set_ylabel("")
         cost.set_ylabel("")
         add_legend(picture, mean, columns=5)

@@ -6,7 +6,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hashroute.reporting.figures.picture import Picture
-from hashroute.reporting.learners import style
 from hashroute.reporting.runs import Group
 
 if TYPE_CHECKING:
@@ -16,12 +15,12 @@ Points = dict[str, list[tuple[float, float]]]
 """By learner, a point for each seed."""
 
 
-def draw_points(picture: Picture, axes: Axes, points: Points, label: str) -> None:
+def draw_points(picture: Picture, axes: Axes, group: Group, points: Points, label: str) -> None:
     """Draw all points. label: format of the tooltip of a point; it gets the first coordinate."""
     for name, pairs in points.items():
         if not pairs:
             continue
-        colour, _, marker = style(name)
+        colour, _, marker = group.styles[name]
         mean = (fmean(x for x, _ in pairs), fmean(y for _, y in pairs))
         marks = [([mean], 8.0, name), *([(pairs, 3.5, None)] if len(pairs) > 1 else [])]
         for some, size, entry in marks:

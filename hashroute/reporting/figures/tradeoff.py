@@ -8,7 +8,6 @@ from statistics import fmean
 
 from hashroute.reporting.figures.picture import COLUMN, Picture, add_legend, new_figure, plot_settings
 from hashroute.reporting.figures.points import Points, draw_points, marks_caption
-from hashroute.reporting.learners import style
 from hashroute.reporting.results import right_after_mean
 from hashroute.reporting.runs import Group
 from hashroute.training import metrics
@@ -33,11 +32,13 @@ def draw(group: Group) -> Iterator[Picture]:
         picture = Picture("accuracy", "tradeoff", "Stability against plasticity", caption, new_figure(COLUMN, 3.1))
         axes = picture.figure.subplots()
         for name in shown:
-            line = axes.axvline(fmean(x for x, _ in points[name]), color=style(name).colour, linestyle=":", linewidth=1)
+            colour = group.styles[name].colour
+            line = axes.axvline(fmean(x for x, _ in points[name]), color=colour, linestyle=":", linewidth=1)
             picture.name_part(line, name)
-        draw_points(picture, axes, points, "{:.2f} % right after learning, forgetting")
+        unit = " %" if group.score.percent else ""
+        draw_points(picture, axes, group, points, f"{{:.2f}}{unit} right after learning, forgetting")
         axes.invert_yaxis()
-        axes.set_xlabel("plasticity: accuracy right after learning, %")
-        axes.set_ylabel("stability: forgetting, points")
+        axes.set_xlabel(group.score.words("plasticity: accuracy right after learning, %"))
+        axes.set_ylabel("stability: forgetting" + (", points" if group.score.percent else ""))
         add_legend(picture, axes)
         yield picture.settle()

@@ -17,7 +17,7 @@ from hashroute.reporting.figures.picture import (
     shorten,
     spaced,
 )
-from hashroute.reporting.learners import INK, style
+from hashroute.reporting.learners import INK
 from hashroute.reporting.runs import Group, longest
 from hashroute.training.run_folder import RunRecord
 
@@ -30,7 +30,7 @@ def draw(group: Group) -> Iterator[Picture]:
             yield _usage(group.title(run), run.settings.name, used)
         last = next((record for record in reversed(run.epochs) if record.get("basis_fill")), None)
         if last is not None:
-            yield _bases(group.title(run), run, last)
+            yield _bases(group, run, last)
 
 
 def _usage(title: str, name: str, records: list[dict[str, Any]]) -> Picture:
@@ -78,19 +78,20 @@ def _separate_tasks(axes: Any, records: list[dict[str, Any]]) -> None:
     above.spines[:].set_visible(False)
 
 
-def _bases(title: str, run: RunRecord, last: dict[str, Any]) -> Picture:
+def _bases(group: Group, run: RunRecord, last: dict[str, Any]) -> Picture:
     """How full the basis of each unit is, and its age."""
     panels = [("basis_fill", "fill of the basis, %", [100 * value for value in last["basis_fill"]])]
     if last.get("ages"):
         panels.append(("ages", "age", [float(value) for value in last["ages"]]))
     name = run.settings.name
+    colour = group.styles[name].colour
     with plot_settings():
-        caption = f"{title}, after {last.get('task')}, epoch {last.get('epoch')}."
+        caption = f"{group.title(run)}, after {last.get('task')}, epoch {last.get('epoch')}."
         figure = new_figure(COLUMN, 1.5 * len(panels) + 0.3)
         picture = Picture("units", f"units-{name}", "The units' bases", caption, figure)
         drawn = figure.subplots(len(panels), 1, sharex=True, squeeze=False).flat
         for axes, (part, label, values) in zip(drawn, panels, strict=True):
-            for unit, bar in enumerate(axes.bar(range(len(values)), values, color=style(name).colour, width=0.7)):
+            for unit, bar in enumerate(axes.bar(range(len(values)), values, color=colour, width=0.7)):
                 picture.name_part(bar, name, labels=[f"unit {unit}, {label.rstrip(', %')}"], values=[values[unit]])
             axes.set_ylabel(label)
             axes.set_ylim(0, 100 if part == "basis_fill" else None)
