@@ -86,7 +86,9 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise ValueError(f"{path} needs pyarrow: pip install pyarrow, or convert the list to CSV") from None
+        raise ValueError(
+            f"{path} needs pyarrow: pip install 'hashroute[parquet]', or convert the list to CSV"
+        ) from None
     try:
         rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
     except Exception as error:
