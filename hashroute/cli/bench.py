@@ -78,6 +78,8 @@ class BenchSettings:
     """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
     plugins: Annotated[tuple[str, ...], UNSET] = ()
     """Python modules to import first. They register your own learners, scenarios, backbones or objectives."""
+    no_samples: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Store no test images. Otherwise the folder of a run gets two of each task, for reports."""
     tensorboard: bool = False
     """Write TensorBoard logs into the folders of the runs."""
     json: bool = False
@@ -137,6 +139,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
         None if settings.folder is None else str(settings.folder.resolve()),
         runs=settings.runs / name,
         resume=settings.resume,
+        samples=not settings.no_samples,
         device=settings.device,
         plugins=settings.plugins,
         watch=partial(_watch, settings, settings.runs / name) if settings.json or settings.tensorboard else None,

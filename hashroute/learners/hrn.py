@@ -101,7 +101,8 @@ class HRN(Learner):
             self.path_weights = weights = count_weights(self.backbone.new_levels())
         # m directions of s numbers, their mean and m + 3 numbers more are at most s (m + 2) if s > m + 2. The ranges
         # of a memory, 13 numbers, are not counted.
-        fitting = (count for count in range(self.options.directions, 0, -1) if weights // (count + 2) > count + 2)
+        most = min(self.options.directions, math.isqrt(weights))
+        fitting = (count for count in range(most, 0, -1) if weights // (count + 2) > count + 2)
         directions = next(fitting, 1)
         size = min(self.options.memory_features, max(directions + 1, weights // (directions + 2)))
         self.memory_hash = FeatureHash(size, (self.seed << 8) + 255)
@@ -297,6 +298,9 @@ class HRN(Learner):
         self.encoder.grow_like(description["forest"])
         self.memories.reserve(description["memories"])
         for entry in self.entries:
+            paths, memories = range(len(self.encoder.paths)), (None, *range(len(self.memories)))
+            if entry.path not in paths or entry.memory not in memories:
+                raise ValueError(f"task {entry.name!r} has path {entry.path!r} and memory {entry.memory!r}")
             if entry.memory is not None:  # all tasks but one that is being learned
                 self.encoder.freeze(entry.path)
 

@@ -42,6 +42,8 @@ def check_images(images: Any, image_shape: tuple[int, ...]) -> None:
     if not isinstance(images, Tensor | Images) or images.dtype == torch.bool:
         kind = "bool" if isinstance(images, Tensor) else type(images).__name__
         raise ValueError(f"images are {kind}: expected a tensor or an array of uint8, or of numbers from 0 to 1")
+    if isinstance(images, Tensor) and (unusual := _unusual(images)):
+        raise ValueError(f"images are {unusual}: expected a plain tensor of uint8, or of numbers from 0 to 1")
     shape = tuple(images.shape)
     if shape[:1] == (0,):
         raise ValueError("there are no images: expected at least one")
@@ -50,10 +52,24 @@ def check_images(images: Any, image_shape: tuple[int, ...]) -> None:
         raise ValueError(f"images are of shape {shape}: expected (number, {', '.join(map(str, image_shape))}){hint}")
     if isinstance(images, Tensor) and images.dtype != torch.uint8:
         most = 1 if images.is_floating_point() else 255
-        lowest, highest = images.aminmax()
+        lowest, highest = (each.item() for each in images.aminmax())
         if not (lowest >= 0 and highest <= most):  # NaN fails, too
             wrong = [not (image.min() >= 0 and image.max() <= most) for image in images].index(True)
             raise ValueError(f"image {wrong} has pixels that are not from 0 to {most}: expected these, or uint8")
+
+
+PLAIN: tuple[torch.dtype, ...] = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+PLAIN += (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types of pixels that can be computed with."""
+
+
+def _unusual(images: Tensor) -> str:
+    """What of a tensor torch can hardly compute with; empty if it is a plain one."""
+    if images.is_nested or images.layout != torch.strided:
+        return f"a tensor of the layout {'nested' if images.is_nested else images.layout}"
+    if images.is_meta:
+        return "a meta tensor, without values"
+    return "" if images.dtype in PLAIN else str(images.dtype)
 
 
 def tasks_of(given: Sequence[Task | Scenario], at_once: bool) -> list[list[Task]]:

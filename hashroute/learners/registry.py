@@ -166,11 +166,9 @@ def load_learner(folder: str | Path, backbone: BackboneLike | None = None) -> Le
 
     description, state = files.read_model(Path(folder))
     kind = find_learner(description["learner"])
-    files.check_parts(Path(folder), description, backbone)
+    files.check_parts(description, backbone)
     with files.damaged(Path(folder)):
-        learner = files.build(kind, description, backbone)
-        files.load_state(learner, state)
-    return learner.eval()
+        return files.restore(kind, description, state, backbone).eval()
 
 
 def import_plugins(modules: Sequence[str]) -> None:

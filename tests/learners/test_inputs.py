@@ -98,6 +98,11 @@ WRONG_IMAGES: dict[str, tuple[Any, str]] = {
     "inf": (spoiled(math.inf), "image 3 has pixels that are not from 0 to 1"),
     "too large": (spoiled(255.0), "image 3 has pixels that are not from 0 to 1"),
     "negative": (spoiled(-0.1), "image 3 has pixels that are not from 0 to 1"),
+    "uint16": (TASK.test.images[:5].to(torch.uint16), "images are torch.uint16: expected a plain tensor"),
+    "complex": (TASK.test.images[:5].to(torch.complex64), "images are torch.complex64: expected a plain tensor"),
+    "float8": (spoiled(0).to(torch.float8_e4m3fn), "images are torch.float8_e4m3fn: expected a plain tensor"),
+    "sparse": (spoiled(0).to_sparse(), "images are a tensor of the layout torch.sparse_coo: expected a plain tensor"),
+    "meta": (TASK.test.images[:5].to("meta"), "images are a meta tensor, without values: expected a plain tensor"),
     "whole numbers": (
         TASK.test.images[:5].long() + torch.tensor([0, 300, 0, 0, 0])[:, None, None, None],
         "image 1 has pixels that are not from 0 to 255",
