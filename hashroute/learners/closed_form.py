@@ -12,7 +12,7 @@ from hashroute.images import Images
 from hashroute.learners.entries import TaskEntry
 from hashroute.learners.learner import Style
 from hashroute.learners.registry import register_learner
-from hashroute.learners.shared_head import SHARPNESS, SharedEntry, SharedHead, SharedHeadLearner
+from hashroute.learners.shared_head import SHARPNESS, SharedEntry, SharedHead, SharedHeadLearner, check_fixed_features
 from hashroute.nn.closed_form import ClosedForm
 
 
@@ -24,10 +24,7 @@ class ClosedFormOptions:
     """Features of an image. A frozen backbone has its own number."""
 
     def __post_init__(self) -> None:
-        if type(self.fixed_features) is not int or self.fixed_features < 8:
-            raise ValueError(
-                f"fixed_features of closed-form is {self.fixed_features!r}: expected a whole number, at least 8"
-            )
+        check_fixed_features("closed-form", self.fixed_features, 8)
 
 
 @register_learner("closed-form")

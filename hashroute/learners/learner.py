@@ -24,7 +24,7 @@ from hashroute.learners.trainer import Trainer, TrainingState
 from hashroute.nn.backbones import BackboneLike, find_backbone
 from hashroute.nn.pretrained import check_trusted, is_file
 from hashroute.nn.units import ConvUnit
-from hashroute.recipe import Recipe
+from hashroute.recipe import Profile, Recipe, result_name
 from hashroute.tasks import Scenario, Task
 
 
@@ -126,6 +126,11 @@ class Learner(Predictor):
     def saved_options(cls, values: dict[str, Any]) -> dict[str, Any]:
         """The options of a saved model, with what models of earlier versions do not say."""
         return values
+
+    @classmethod
+    def default_options(cls, scenario: str, image_shape: Sequence[int], profile: Profile = "default") -> dict[str, Any]:
+        """The options of a comparison: the usual ones of the scenario, then those that a search chose."""
+        return {**cls.usual_options(scenario, image_shape), **cls.tuned.get(result_name(scenario, profile), {})}
 
     def new_encoder(self) -> nn.Module:
         """A fresh encoder, from images (n, channels, height, width) to features (n, features)."""

@@ -22,6 +22,7 @@ from hashroute.learners.maps import Maps
 from hashroute.nn.closed_form import CHUNK, ClosedForm, Solution
 from hashroute.nn.fixed_features import StemFeatures
 from hashroute.nn.patches import PatchFeatures
+from hashroute.schema import shown
 from hashroute.tasks import Split
 
 SHARPNESS = 40.0
@@ -32,6 +33,18 @@ SHARPNESS_IN_TASK = 10.0
 
 RIDGES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """Penalties among which held-out images choose, in units of the mean variance of a feature."""
+
+
+MOST_FEATURES = 8192
+"""The sums of more features take gigabytes."""
+
+
+def check_fixed_features(learner: str, features: Any, least: int = 0) -> None:
+    """Raise an error if an option `fixed_features` is impossible."""
+    if type(features) is not int or not (features == 0 == least or 8 <= features <= MOST_FEATURES):
+        none = "0, or " if least == 0 else ""
+        expected = f"expected {none}a whole number from 8 to {MOST_FEATURES}"
+        raise ValueError(f"fixed_features of {learner} is {features!r}: {expected}")
 
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -223,6 +236,20 @@ class SharedHeadLearner(Learner):
         labels = split.labels.split(self._batch_size())
         for images, some in zip(self._parts(split.images), labels, strict=True):
             yield self.fixed(images, task.mirror), some.to(self.device)
+
+    def check_columns(self) -> None:
+        """Raise an error if tasks that were loaded have columns that the shared head does not have."""
+        entries: Any = self.tasks
+        for entry in entries if self.shared is not None else ():
+            known = range(self.shared.sums.classes)  # type: ignore[union-attr]
+            if entry.columns and (
+                len(entry.columns) != len(entry.class_names) or not all(each in known for each in entry.columns)
+            ):
+                raise ValueError(f"task {entry.name!r} has the columns {shown(entry.columns)} of {len(known)}")
+
+    def on_state_loaded(self) -> None:
+        super().on_state_loaded()
+        self.check_columns()
 
     @torch.no_grad()
     def fixed(self, images: Tensor, mirror: bool) -> Tensor:

@@ -124,6 +124,7 @@ class KeptLearner(HRN):
                 self.shared.sums = copy.deepcopy(self.shared.sums)
                 self.shared.sums.merge(own, first + torch.arange(own.classes))
                 entry.columns = tuple(first + column for column in entry.columns)
+        self.check_columns()
 
     def _read_columns(self, index: int) -> nn.Module:
         assert self.shared is not None

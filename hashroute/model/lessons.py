@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hashroute.learners import checkpoints
 from hashroute.learners.progress import progress_bar
 from hashroute.learners.trainer import Trainer
 from hashroute.model.calibration import temperature
@@ -256,9 +256,8 @@ def _key(lesson: Lesson, settings: ModelSettings, shared: Mapping[str, TaskRecor
 
 
 def _keep(store: Store, learner: KeptLearner, key: str, task: str) -> None:
-    content = io.BytesIO()
-    torch.save({"key": key, **learner.checkpoint()}, content)
-    store.write_checkpoint(task, lambda file: file.write_bytes(content.getbuffer()))
+    content = checkpoints.pack({"key": key, **learner.checkpoint()})
+    store.write_checkpoint(task, lambda file: file.write_bytes(content))
 
 
 def _resume(store: Store, learner: KeptLearner, key: str, task: Task) -> Trainer | None:
@@ -267,8 +266,7 @@ def _resume(store: Store, learner: KeptLearner, key: str, task: Task) -> Trainer
     if not path.exists():
         return None
     try:
-        checkpoint: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        same = checkpoint["key"] == key
-    except Exception:  # whatever is wrong with it, the task can be learned from its beginning
+        checkpoint = checkpoints.unpack(path)
+    except ValueError:  # whatever is wrong with it, the task can be learned from its beginning
         return None
-    return learner.restore(checkpoint, task) if same else None
+    return learner.restore(checkpoint, task) if checkpoint.get("key") == key else None

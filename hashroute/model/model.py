@@ -17,6 +17,7 @@ from hashroute.model.answers import Answer, answer, task_free_temperature
 from hashroute.model.importing import import_learner, is_saved_learner
 from hashroute.model.learner import KeptLearner
 from hashroute.model.lessons import LearnReport, Lesson, Progress
+from hashroute.model.names import is_name
 from hashroute.model.pixels import prediction_images
 from hashroute.model.records import SMALL, ModelSettings, TaskRecord
 from hashroute.model.sources import Source, open_sources
@@ -119,7 +120,7 @@ class Model:
             return self._change(lambda manifest: import_learner(self.store, manifest, Path(source)))
         reports = []
         for each in open_sources(source, task):
-            if not each.name or each.name != each.name.strip() or not each.name.isprintable():
+            if not each.name or not is_name(each.name):
                 what = "has no name" if not each.name else f"has the name {each.name!r}"
                 raise ValueError(f"the task {what}: give it one, as in learn(source, task='birds')")
             lesson = Lesson(each.name, each, private, epochs)
@@ -259,7 +260,7 @@ class Model:
             self._find(manifest, old)
             if new in manifest.tasks:
                 raise ValueError(f"there is a task {new!r} already: choose another name")
-            if not new or new != new.strip() or not new.isprintable():
+            if not is_name(new):
                 raise ValueError(f"the new name is {new!r}: expected text")
             self.store.commit(manifest.renamed(old, new))
 

@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 import hashroute
 from hashroute.model.answers import Answer
 from hashroute.model.model import Model
+from hashroute.model.names import NAME
 from hashroute.model.records import SMALL
 from hashroute.reporting.decisions import describe
 from hashroute.serve.guard import Guard
@@ -210,14 +211,16 @@ def check_header(
 
 
 CHANGES = [Depends(check_header)]
-TaskName = Annotated[str, Query(min_length=1, max_length=200, description="Name of the task.")]
+TaskName = Annotated[
+    str, Query(min_length=1, max_length=200, description="Name of the task.", json_schema_extra={"pattern": NAME})
+]
 
 
 def _multipart(*required: str) -> dict[str, Any]:
     """The description of a body with images."""
     parts = {
         "images": {"type": "array", "minItems": 1, "items": {"type": "string", "format": "binary"}},
-        "classes": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1, "maxLength": 200}},
+        "classes": {"type": "array", "minItems": 1, "items": {"type": "string", "maxLength": 200, "pattern": NAME}},
     }
     chosen = {name: parts[name] for name in required}
     schema = {"type": "object", "required": list(required), "properties": chosen, "additionalProperties": False}

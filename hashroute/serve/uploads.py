@@ -20,6 +20,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
 from hashroute.data.photos import photo_pixels
+from hashroute.model.names import is_name
 from hashroute.serve.limits import Limits
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
@@ -204,7 +205,7 @@ def _text(content: bytes) -> str:
 
 def check_name(what: str, name: str, limits: Limits) -> str:
     """A name of a task or class that a model can keep."""
-    if not name or name != name.strip() or not name.isprintable() or len(name) > limits.name_length:
+    if not is_name(name) or len(name) > limits.name_length:
         given = f"has the name {name[:40]!r}" if name else "has no name"
         raise HTTPException(400, f"{what} {given}: expected up to {limits.name_length} printable characters")
     return name

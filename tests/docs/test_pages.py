@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from PIL import Image
 
-from hashroute import load_scenario
+from hashroute import Model, load_scenario
 from support import import_file, run_script
 
 ROOT = Path(__file__).parents[2]
@@ -41,15 +42,44 @@ def with_blocks(language: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("page", pages)
 
 
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+
+
 def run_python(folder: Path, *arguments: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True)
     assert done.returncode == 0, f"{shlex.join(arguments)}: {done.stderr[-2000:]}"
 
 
 def run_commands(folder: Path, lines: Sequence[Sequence[str]]) -> None:
     for arguments in lines:
-        run_python(folder, "-m", "hashroute", *arguments)
+        if arguments[0] == "serve":
+            serve(folder, *arguments)
+        else:
+            run_python(folder, "-m", "hashroute", *arguments)
+
+
+def run_together(folder: Path, lines: Sequence[Sequence[str]], before: str = "") -> None:
+    """Run some code and then commands, in one process, to be fast."""
+    script = folder / f"{lines[0][0]}.py"
+    script.write_text(f"{before}\nfrom hashroute.cli import main\nassert not any([main(line) for line in {lines}])\n")
+    run_script(script, folder)
+
+
+def serve(folder: Path, *arguments: str) -> None:
+    """Start a server, ask for its page, and end it."""
+    command = [sys.executable, "-m", "hashroute", *arguments, "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = re.search(r"http://\S+", process.stdout.readline())
+            assert address is not None
+            with urlopen(address[0]) as page:
+                assert b"<title>" in page.read()
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 def write_code(page: Path, folder: Path, known: Sequence[str] = ()) -> Path:
@@ -76,11 +106,15 @@ def test_commands_of_readme_work_one_after_another(tmp_path: Path) -> None:
     quick = [[part.replace("runs/digits", "runs/digits-0.3-epochs=1") for part in line] for line in commands(README)]
     for line in quick:
         line += ["--epochs", "1", "--fraction", "0.3"] if line[0] == "bench" else []
-    assert [line[0] for line in quick] == ["bench", "bench", "report", "inspect"]
-    run_commands(tmp_path, quick[:1])
-    others = tmp_path / "others.py"  # in one process, to be fast
-    others.write_text(f"from hashroute.cli import main\nassert [main(line) for line in {quick[1:]}] == [0] * 3\n")
-    run_script(others, tmp_path)
+        line += ["--epochs", "1"] if line[0] == "learn" else []
+    kept = ["learn", "learn", "predict", "tasks", "undo"]
+    assert [line[0] for line in quick] == [*kept, "serve", "bench", "bench", "report", "inspect"]
+    served, compared = len(kept), len(kept) + 1
+    images = blocks(README, "python")[0]
+    run_together(tmp_path, quick[:served], images)
+    assert [task.name for task in Model(tmp_path / "kept").tasks()] == ["low"], "the second one was undone"
+    run_commands(tmp_path, quick[served : compared + 1])
+    run_together(tmp_path, quick[compared + 1 :])
 
 
 @pytest.mark.slow
@@ -94,6 +128,8 @@ def test_make_has_the_targets_of_readme() -> None:
     named = re.findall(r"\bmake ([a-z]+)", README.read_text())
     assert set(named) <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert len(named) >= 3
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^make ([a-z-]+): ", listed, re.MULTILINE)) >= set(named)
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])

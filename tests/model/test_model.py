@@ -21,6 +21,7 @@ from sklearn.datasets import load_digits
 import hashroute
 from hashroute import Model, Task
 from hashroute.model.lessons import Progress
+from hashroute.model.sources import open_sources
 from support import digits, learned
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]
@@ -371,6 +372,11 @@ SOURCES: dict[str, Callable[[Path, Arrays], Any]] = {
     "DataLoader": lambda _, data: torch.utils.data.DataLoader(Pairs(data), batch_size=4),
     "dicts": lambda _, data: Pairs(data, as_dict=True),
     "columns": lambda _, data: {"image": data[0], "label": data[1]},
+    "TensorDataset": lambda _, data: torch.utils.data.TensorDataset(
+        torch.from_numpy(data[0])[:, None], torch.from_numpy(data[1])
+    ),
+    "labels as one column of floats": lambda _, data: (data[0], data[1].astype(np.float64)),
+    "colour and alpha": lambda _, data: (np.stack([*[data[0]] * 3, np.ones_like(data[0])], 3), data[1]),
     "list of pairs": lambda _, data: [(image[None], int(label)) for image, label in zip(*data, strict=True)],
 }
 
@@ -418,6 +424,24 @@ def test_folders_are_searched_and_what_is_no_image_is_listed(tmp_path: Path) -> 
     listed = report.unreadable_list.read_text().splitlines()
     assert ["broken.jpg" in listed[0], "notes.txt" in listed[1]] == [True, True]
     assert "empty" in report.notes[0]
+
+
+def test_a_later_task_may_have_one_class_and_labels_need_not_start_at_0(copy: Model) -> None:
+    assert copy.learn(some_digits(9), "nine", epochs=2).classes == ("9",)
+    assert copy.learn(some_digits(6, 8), "even", epochs=2).classes == ("6", "8")
+    names = {each.class_name for each in copy.predict(some_digits(9)[0][:1], top=99)[0].top}
+    assert names == set("012345689"), "no class that nobody named"
+
+
+def test_photographs_are_mirrored_and_shifted_and_signs_are_not_mirrored() -> None:
+    random = np.random.default_rng(0)
+    colour = random.integers(0, 255, (20, 32, 32, 3), dtype=np.uint8)
+    kinds = {"photographs": colour, "signs": colour[..., :1], "small": colour[:, :16, :16]}
+    found = {}
+    for kind, images in kinds.items():
+        (source,) = open_sources((images, [0, 1] * 10), kind)
+        found[kind] = source.task(kind, (3, *images.shape[1:3]))[0].augmentations
+    assert found == {"photographs": {"flip", "shift"}, "signs": {"shift"}, "small": {"flip"}}
 
 
 def test_held_out_images_of_a_list_or_a_folder_are_not_trained_on(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from hashroute.serve.limits import Limits
 
 limits = Limits(body_bytes=400_000, file_bytes=100_000, files=20, body_seconds=2)
 create_app = serving.create_app
-serving.create_app = lambda path, token, device: create_app(path, token, limits, device)
+serving.create_app = lambda path, token, **named: create_app(path, token, limits, **named)
 raise SystemExit(main())
 """
 MULTIPART = "multipart/form-data; boundary=x"

@@ -1,0 +1,164 @@
+"""What a model that people keep costs: learning from files, memory, saving, and asking when there are many tasks.
+
+    files    learning 5,000 PNG files of 32 x 32 pixels, beside the same pixels as a tensor: processor time
+    memory   learning 20,000 JPEG files of 224 x 224 pixels: peak memory in megabytes, resized to 64 and not resized
+    tasks    saving a task, and the answer to one image with no task given, by the number of tasks: processor time
+
+Every measurement runs in a process of its own. Processor time does not depend on other processes.
+usage: python benchmarks/kept_model.py [files] [memory] [tasks]      writes benchmarks/results/kept_model.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from hashroute import Model
+from hashroute.data import load_dataset
+
+OUTPUT = Path(__file__).parent / "results" / "kept_model.json"
+CLASSES, IMAGES = 10, 5000
+MANY, SIDE, DISTINCT = 20_000, 224, 500
+TASKS = (10, 25, 50, 100, 200)
+REPEATS = 30
+
+
+def cifar(classes: int, images: int) -> tuple[Tensor, Tensor]:
+    """Images of the first classes of CIFAR-100, and their labels."""
+    train = load_dataset("cifar-100").train
+    rows = torch.cat([(train.labels == label).nonzero()[: images // classes, 0] for label in range(classes)])
+    return train.images[rows], train.labels[rows]
+
+
+def write_files(folder: Path, images: Tensor, labels: Tensor, ending: str) -> Path:
+    """Images as files in folder/LABEL."""
+    for place, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        inside = folder / str(label)
+        inside.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(inside / f"{place}.{ending}", quality=90)
+    return folder
+
+
+def learn_files(folder: Path) -> dict[str, float]:
+    """Seconds to learn the PNG files in a folder."""
+    return _learned(folder, lambda: write_files(folder / "task", *cifar(CLASSES, IMAGES), "png"))
+
+
+def learn_tensor(folder: Path) -> dict[str, float]:
+    """Seconds to learn the same pixels from a tensor."""
+    return _learned(folder, lambda: cifar(CLASSES, IMAGES))
+
+
+def _learned(folder: Path, make: Callable[[], Any]) -> dict[str, float]:
+    source = make()
+    start = time.process_time()
+    report = Model(folder / "model", size=32).learn(source, "task", progress=False)
+    return {"seconds": time.process_time() - start, "epochs": report.epochs, "images": report.images}
+
+
+def memory_resized(folder: Path) -> dict[str, float]:
+    """Peak memory of learning large files that are resized as usual."""
+    return _peak(folder, Model(folder / "model"))
+
+
+def memory_large(folder: Path) -> dict[str, float]:
+    """Peak memory of learning large files that are not resized, which do not fit into memory together."""
+    return _peak(folder, Model(folder / "model", size=SIDE, backbone="smallx0.25"))
+
+
+def _peak(folder: Path, model: Model) -> dict[str, float]:
+    images, labels = cifar(CLASSES, DISTINCT)
+    larger = torch.nn.functional.interpolate(images.float(), (SIDE, SIDE), mode="bilinear").to(torch.uint8)
+    write_files(folder / "task", larger, labels, "jpg")
+    for file in list((folder / "task").rglob("*.jpg")):  # more names for the same content: the same work for a reader
+        for copy in range(1, MANY // DISTINCT):
+            os.link(file, file.with_name(f"{file.stem}-{copy}.jpg"))
+    del images, larger
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    report = model.learn(folder / "task", epochs=1, progress=False)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds = time.process_time() - start
+    return {"images": report.images + report.held_out, "peak_mb": peak / 1024, "before_mb": before / 1024} | {
+        "seconds": seconds
+    }
+
+
+def many_tasks(folder: Path) -> dict[str, Any]:
+    """Processor time to learn one more small task, and to answer one image, by the number of tasks."""
+    images, labels = cifar(100, 4000)
+    images = torch.nn.functional.interpolate(images.float(), (16, 16), mode="area").to(torch.uint8)
+    model, random = Model(folder / "model"), np.random.default_rng(0)
+    learning: list[float] = []
+    found: dict[str, Any] = {"answer_ms": {}, "learn_s": {}, "paths": {}}
+    for task in range(max(TASKS)):
+        rows = torch.cat([(labels == label).nonzero()[:, 0] for label in random.choice(100, 2, replace=False)])
+        start = time.process_time()
+        model.learn((images[rows], labels[rows]), f"task {task}", epochs=2, progress=False)
+        learning.append(time.process_time() - start)
+        if task + 1 in TASKS:
+            found["learn_s"][task + 1] = median(learning[-5:])
+            found["answer_ms"][task + 1] = answer_time(model, images[rows[:1]])
+            found["paths"][task + 1] = len(model.learner().encoder)
+    return found
+
+
+def answer_time(model: Model, image: Tensor) -> float:
+    """Milliseconds for one image, no task given, by a model that is open."""
+    times = []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        model.predict(image)
+        times.append(1000 * (time.process_time() - start))
+    return median(times[3:])
+
+
+PARTS: dict[str, tuple[Callable[[Path], dict[str, Any]], ...]] = {
+    "files": (learn_files, learn_tensor),
+    "memory": (memory_resized, memory_large),
+    "tasks": (many_tasks,),
+}
+
+
+def measure(part: str) -> dict[str, Any]:
+    """The result of each function of a part, in a process of its own."""
+    found = {}
+    for function in PARTS[part]:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, __file__, function.__name__, folder]
+            found[function.__name__] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    if part == "files":
+        found["ratio"] = found["learn_files"]["seconds"] / found["learn_tensor"]["seconds"]
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    """Measure what is asked, and keep it beside what was measured before."""
+    torch.set_num_threads(1)
+    functions = {function.__name__: function for part in PARTS.values() for function in part}
+    if arguments and arguments[0] in functions:
+        print(json.dumps(functions[arguments[0]](Path(arguments[1]))))
+        return
+    kept = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {}
+    for part in arguments or PARTS:
+        kept |= {part: measure(part), "torch": torch.__version__}
+        OUTPUT.write_text(json.dumps(kept, indent=1) + "\n")
+        print(json.dumps(kept[part]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
