@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from hashroute.nn.backbones import feature_count, small_units
 from hashroute.nn.units import UnitSpec
+from hashroute.schema import check
 
 Profile = Literal["paper", "default"]
 """paper: the published recipe of a scenario. default: our recommended one."""
@@ -28,6 +29,10 @@ class HeadSpec:
             raise ValueError(
                 f"a head has {len(self.widths)} hidden layers and {len(self.dropout)} dropout rates: give one per layer"
             )
+        if not all(type(each) is int and each >= 1 for each in self.widths):
+            raise ValueError(f"widths of a head are {self.widths!r}: expected whole numbers of at least 1")
+        if not all(0 <= each < 1 for each in self.dropout):
+            raise ValueError(f"dropout of a head is {self.dropout!r}: expected numbers from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,7 @@ class Recipe:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Recipe:
         """The recipe that `to_dict` described."""
+        check(values, cls, "recipe")
         head, backbone = values["head"], values["backbone"]
         return cls(
             **{

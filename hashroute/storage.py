@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a new file, and give it this name when it is complete. Until then an old file stays."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{uuid4().hex}.unfinished")
     try:
         write(unfinished)
         with open(unfinished, "rb+") as file:
@@ -26,6 +30,50 @@ def write_json(path: Path, value: Any) -> None:
     """Write JSON for people to read, whole or not at all."""
     text = json.dumps(value, indent=1) + "\n"
     replace_file(path, lambda file: file.write_text(text))
+
+
+def write_content(folder: Path, content: bytes, ending: str) -> str:
+    """Write a file that is named by the SHA-256 of its content, unless it is there; returns its name."""
+    name = hashlib.sha256(content).hexdigest() + ending
+    if not (folder / name).exists():
+        replace_file(folder / name, lambda file: file.write_bytes(content))
+    return name
+
+
+def has_its_content(path: Path) -> bool:
+    """Whether a file that is named by the SHA-256 of its content holds this content."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for part in iter(partial(file.read, 2**20), b""):
+            digest.update(part)
+    return digest.hexdigest() == path.name.partition(".")[0]
+
+
+def is_content_name(name: str, endings: tuple[str, ...]) -> bool:
+    """Whether `write_content` gives such names with one of these endings."""
+    stem, dot, ending = name.partition(".")
+    return len(stem) == 64 and set(stem) <= set("0123456789abcdef") and dot + ending in endings
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most this many bytes."""
+    check_regular(path, most)
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path} grows while it is read: expected at most {most:,} bytes")
+    return content
+
+
+def check_regular(path: Path, most: int) -> None:
+    """Raise an error unless this is a regular file of at most this many bytes: reading others may never end."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(21, "it is a folder, expected a file", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{path} is a pipe or a device: expected a file")
+    if found.st_size > most:
+        raise ValueError(f"{path} has {found.st_size:,} bytes: expected at most {most:,}")
 
 
 def remove_unfinished(folder: Path, name: str = "*") -> None:

@@ -192,6 +192,12 @@ def assert_one_clear_line(make: Callable[[], object], message: str) -> None:
     assert len(str(error.value)) < 300
 
 
+def tensors_of(folder: Path) -> Path:
+    """The file with the tensors of the model that was saved in a folder."""
+    (found,) = folder.glob("*.safetensors")
+    return found
+
+
 def assert_same(one: Learner, other: Learner) -> None:
     """Two learners are the same, bit for bit, and so are all that they will learn."""
     assert files.describe(one) == files.describe(other)

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "hashroute"
 
 ORDER = (
     ("storage", "devices"),
+    ("schema",),
     ("nn",),
     ("images",),
     ("user_data",),

@@ -47,9 +47,12 @@ def run_inspect(settings: InspectSettings, command: str, console: Console) -> No
 def inspect_model(folder: Path) -> dict[str, Any]:
     """What is known about the model in a folder: from the model itself, and from the files of its run."""
     from hashroute.learners import load_learner
+    from hashroute.learners.files import read_description
     from hashroute.training import metrics
     from hashroute.training.run_folder import RunFolder
 
+    if (folder / "manifest.json").exists():
+        raise ValueError(f"{folder} is a model of hashroute learn: list what it knows with hashroute tasks {folder}")
     learner = load_learner(folder)
     record = RunFolder(folder).read() if RunFolder(folder).begun else None
     if record is not None and record.notes:
@@ -87,7 +90,7 @@ def inspect_model(folder: Path) -> dict[str, Any]:
         "parameters": learner.parameter_counts(),
         "bytes_kept": learner.bytes_kept(),
         "bytes_on_disk": {
-            "model": sizes["learner.json"] + sizes["model.safetensors"],
+            "model": sizes["learner.json"] + sizes[read_description(folder)[1].name],
             "folder": sum(sizes.values()),
         },
         "decisions": [decision.to_dict() for decision in learner.decisions],

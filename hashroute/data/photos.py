@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,17 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from hashroute.images import Images, read_ahead
+from hashroute.schema import one_line
 from hashroute.tasks import Split
 
 logger = logging.getLogger(__name__)
 
 CHUNK = 32
 """Files that a thread checks at a time."""
+MOST_PIXELS = 50_000_000
+"""A larger image is not decoded, unless it is a JPEG, which is decoded at a fraction of its size."""
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "MPO", "AVIF", "JPEG2000", "ICO", "TGA", "PCX", "SGI")
+"""Formats that are read. Pillow has more, and starts other programs for some of them."""
 LISTED = 10
 """Files that a warning names."""
 
@@ -44,11 +49,18 @@ def read_photo(path: str | Path, size: int, colour: bool = True) -> NDArray[np.u
     try:
         if not Path(path).is_file():
             raise ValueError("it is not a file")
-        with Image.open(path) as image:
+        with Image.open(path, formats=formats()) as image:
             return photo_pixels(image, size, colour)
     except Exception as error:  # a damaged file can raise anything in a decoder
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error, 120) or type(error).__name__
         raise ValueError(f"{path} cannot be read as an image ({reason})") from None
+
+
+@cache
+def formats() -> tuple[str, ...]:
+    """The formats that are read, as far as this Pillow has them."""
+    Image.init()
+    return tuple(each for each in FORMATS if each in Image.OPEN)
 
 
 def photo_pixels(image: Image.Image, size: int, colour: bool = True) -> NDArray[np.uint8]:
@@ -57,6 +69,8 @@ def photo_pixels(image: Image.Image, size: int, colour: bool = True) -> NDArray[
     The orientation that a camera stored is applied, transparent pixels become white, and 16 bits become 8.
     """
     image.draft(None, (2 * size, 2 * size))  # a JPEG that is much larger is decoded at a fraction of its size
+    if image.width * image.height > MOST_PIXELS:
+        raise ValueError(f"it has {image.width:,} x {image.height:,} pixels, expected at most {MOST_PIXELS:,}")
     upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I;16"):
         upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))

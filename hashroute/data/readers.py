@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import pickle
 import struct
@@ -18,7 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hashroute.data.matlab import read_matlab
+from hashroute.schema import one_line
+from hashroute.storage import check_regular
 from hashroute.tasks import Split
+
+MOST_BYTES = 2**28
+"""A file that is larger, or holds more when it is unpacked, is not read."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,8 @@ def named(path: Path) -> Iterator[None]:
     except (BrokenFileError, FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a corrupt file can raise anything in a parser
-        raise BrokenFileError(
-            path, f"its content is not what its name promises ({type(error).__name__}: {error})"
-        ) from None
+        what = one_line(f"{type(error).__name__}: {error}".replace(str(path), "it"), 120)
+        raise BrokenFileError(path, f"its content is not what its name promises ({what})") from None
 
 
 def checked_images(path: Path, images: NDArray[Any], shape: tuple[int, ...], count: int | None) -> Tensor:
@@ -73,14 +77,21 @@ def checked_labels(path: Path, labels: NDArray[Any], images: int, least: int, mo
 
 def read_idx_split(images: Path, labels: Path, count: int) -> Split:
     """Read a split of MNIST or Fashion-MNIST."""
-    pixels = checked_images(images, read_idx(images)[:, None], (1, 28, 28), count)
-    return Split(pixels, checked_labels(labels, read_idx(labels), count, 0, 9))
+    pixels = checked_images(images, read_idx(images, 16 + count * 784)[:, None], (1, 28, 28), count)
+    return Split(pixels, checked_labels(labels, read_idx(labels, 8 + count), count, 0, 9))
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read a gzipped IDX file of bytes: two zeros, the type, the number of dimensions, the sizes, the values."""
+def read_idx(path: Path, most: int) -> NDArray[np.uint8]:
+    """Read a gzipped IDX file of bytes: two zeros, the type, the number of dimensions, the sizes, the values.
+
+    most: bytes that it may hold when it is unpacked.
+    """
     with named(path):
-        content = gzip.decompress(path.read_bytes())
+        check_regular(path, MOST_BYTES)
+        with gzip.open(path) as file:
+            content = file.read(most)
+            if file.read(1):
+                raise BrokenFileError(path, f"it holds more than the {most:,} bytes that are expected")
         if content[:3] != b"\0\0\x08" or content[3] == 0:
             raise BrokenFileError(path, "it is not an IDX file of bytes")
         shape = struct.unpack(f">{content[3]}I", content[4 : 4 + 4 * content[3]])
@@ -106,8 +117,11 @@ def read_cifar_names(path: Path) -> tuple[str, ...]:
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
 
-class _SafeUnpickler(pickle.Unpickler):
-    """Allows numpy arrays and plain containers only, because anything else in a pickle could run code."""
+class _SafeUnpickler(pickle._Unpickler):
+    """Allows numpy arrays and plain containers only, because anything else in a pickle could run code.
+
+    This is Python's own unpickler in Python: the one in C takes as much memory as a number in the file asks for.
+    """
 
     ALLOWED = frozenset(
         {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
@@ -123,7 +137,9 @@ class _SafeUnpickler(pickle.Unpickler):
 def read_pickle(path: Path) -> dict[str, Any]:
     """Read a pickled dict of arrays and plain values; keys become text."""
     with named(path):
-        content = _SafeUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        check_regular(path, MOST_BYTES)
+        with open(path, "rb") as file:
+            content = _SafeUnpickler(file, encoding="bytes").load()
         if not isinstance(content, dict):
             raise BrokenFileError(path, f"it holds a {type(content).__name__}, expected a dict")
         return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
@@ -131,9 +147,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 def read_svhn_split(path: Path) -> Split:
     """Read a split of SVHN's cropped digits, where label 10 means the digit 0. Files with fewer images are accepted."""
-    from scipy.io import loadmat  # slow to import
-
     with named(path):
-        content = loadmat(path)
+        content = read_matlab(path, MOST_BYTES)
         pixels = checked_images(path, content["X"].transpose(3, 2, 0, 1), (3, 32, 32), None)
         return Split(pixels, checked_labels(path, content["y"].ravel(), len(pixels), 1, 10) % 10)

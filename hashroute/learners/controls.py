@@ -36,6 +36,9 @@ class HashOnly(Learner):
     def new_encoder(self) -> HashEncoder:
         return HashEncoder(self.recipe.features, self.seed)
 
+    def feature_count(self) -> int:
+        return self.recipe.features
+
 
 @register_learner("separate")
 class Separate(Vanilla):

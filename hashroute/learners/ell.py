@@ -150,7 +150,8 @@ class ELL(Vanilla):
         """
         (features, targets), head = self.record(task.data.train, task), self.heads[task.index]
         count = features.shape[1]
-        mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
+        spread = features.std(0) if len(features) > 1 else torch.zeros_like(features[0])  # one image has no spread
+        mean, std = features.mean(0), spread.clamp_min(1e-6)
         with isolated_rng(self.seed * 1000 + task.index, self.device):
             coder = nn.Linear(count, self.options.code_size).to(self._place)
             decoder = nn.Linear(self.options.code_size, count).to(self._place)

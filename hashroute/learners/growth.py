@@ -14,6 +14,7 @@ from typing_extensions import Self
 from hashroute.learners.entries import TaskEntry
 from hashroute.learners.randomness import isolated_rng
 from hashroute.learners.trainer import new_training_state
+from hashroute.schema import check
 
 if TYPE_CHECKING:
     from hashroute.learners.hrn import HRN
@@ -53,7 +54,8 @@ class Decision:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The decision that `to_dict` described; values that only earlier versions had are left out."""
-        return cls(**{part.name: values[part.name] for part in fields(cls) if part.name in values})
+        known = {part.name: values[part.name] for part in fields(cls) if part.name in values}
+        return cls(**check(known, cls, "decision"))
 
 
 @dataclass

@@ -16,6 +16,9 @@ from hashroute.learners.registry import register_learner
 from hashroute.nn.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
 from hashroute.nn.units import ChannelRule, UnitSpec
 
+MOST_ADDED = 1000
+"""Units that are added before a task, at most."""
+
 
 @dataclass(frozen=True)
 class HRNPaperOptions:
@@ -39,6 +42,12 @@ class HRNPaperOptions:
     last_residue: bool = False
     channels: ChannelRule = "chunk-sum"
     gradient_regularisation: bool = True
+
+    def __post_init__(self) -> None:
+        if not all(type(each) is int and 0 <= each <= MOST_ADDED for each in self.units_added):
+            raise ValueError(
+                f"units_added of hrn-paper is {self.units_added!r:.80}: expected whole numbers from 0 to {MOST_ADDED:,}"
+            )
 
     @staticmethod
     def from_plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +102,7 @@ class HRNPaper(Learner):
         wanted = len(self.options.units) + sum(self.options.units_added[: task.index + 1])
         added = wanted - len(self.encoder.units)  # none if a task that was given up has left them
         if added > 0:
-            chosen = torch.randint(len(self.encoder.units), (added,)).tolist()
+            chosen = torch.randint(len(self.encoder.units), (added,), device="cpu").tolist()
             self.encoder.add_units([self.encoder.units[place].spec for place in chosen])
         super().add_task(task)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hashroute.learners import checkpoints
 from hashroute.learners.progress import progress_bar
 from hashroute.learners.trainer import Trainer
 from hashroute.model.calibration import temperature
@@ -261,17 +261,15 @@ class _Checkpoint:
 
     def write(self, store: Store, learner: KeptLearner) -> None:
         """Replace it by the present state."""
-        content = io.BytesIO()
-        torch.save({"key": self.key, **learner.checkpoint()}, content)
-        store.write_checkpoint(self.path, lambda file: file.write_bytes(content.getbuffer()))
+        content = checkpoints.pack({"key": self.key, **learner.checkpoint()})
+        store.write_checkpoint(self.path, lambda file: file.write_bytes(content))
 
     def resume(self, learner: KeptLearner, task: Task) -> Trainer | None:
         """Go on from it, if there is one of the same lesson."""
         if not self.path.exists():
             return None
         try:
-            checkpoint: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
-            same = checkpoint["key"] == self.key
-        except Exception:  # whatever is wrong with it, the task can be learned from its beginning
+            checkpoint = checkpoints.unpack(self.path)
+        except ValueError:  # whatever is wrong with it, the task can be learned from its beginning
             return None
-        return learner.restore(checkpoint, task) if same else None
+        return learner.restore(checkpoint, task) if checkpoint.get("key") == self.key else None

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hashroute.schema import parse_json
+from hashroute.storage import read_bounded
+
+MOST_BYTES = 2**28
+"""A larger list is not read."""
 LISTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 """Endings of lists."""
 PATHS = ("path", "file", "file_name", "filename", "image", "image_path")
@@ -31,6 +36,8 @@ def read_list(path: Path) -> list[Listed]:
         rows = list(readers.get(path.suffix.lower(), _json_lines)(path))
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text in UTF-8: expected a list of files with labels") from None
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a list of files with labels ({error}): expected CSV") from None
     if not rows:
         raise ValueError(f"{path} lists no files: expected a path and a label on every line")
     where, what = _column(rows[0], PATHS, path), _column(rows[0], LABELS, path)
@@ -54,8 +61,9 @@ def _column(row: dict[str, Any], names: tuple[str, ...], path: Path) -> str:
 
 def _csv(path: Path) -> Iterator[dict[str, Any]]:
     """Lines of a CSV file. Without a header, paths come first and labels second."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        lines = [line for line in csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",") if line]
+    text = read_bounded(path, MOST_BYTES).decode("utf-8-sig")
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if line]
     if not lines:
         return
     header = [name.strip().lower() for name in lines[0]]
@@ -66,15 +74,12 @@ def _csv(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_bounded(path, MOST_BYTES).decode("utf-8").splitlines(), 1):
         if line.strip():
             try:
-                row = json.loads(line)
+                yield parse_json(line, dict)
             except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} of {path} is not a JSON object: expected a path and a label")
-            yield row
+                raise ValueError(f"line {number} of {path} is not a JSON object: expected a path and a label") from None
 
 
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:

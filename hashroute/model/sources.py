@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hashroute.data.photos import check_photos
+from hashroute.data.photos import check_photos, formats
 from hashroute.images import Images
 from hashroute.model.lists import LISTS, read_list
 from hashroute.model.pixels import FittedImages, fit_images, look_grey, open_files
@@ -176,7 +176,7 @@ def _folder(folder: Path) -> Source:
         held = [out for part, out in parts for _ in part.labels]
         notes = [note for part, _ in parts for note in part.notes]
         return Source(folder.resolve().name, files, labels, sorted(set(labels)), held, notes, root=str(folder))
-    found = {path.name: [str(file) for file in _files(path)] for path in inside}
+    found = {path.name: [str(file) for file in _files(path, (folder.resolve(),))] for path in inside}
     empty = [name for name, files in found.items() if not files]
     notes = [f"left out {', '.join(empty)}: no files inside"] if empty else []
     found = {name: files for name, files in found.items() if files}
@@ -200,10 +200,10 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in SKIPPED)
 
 
-def _files(folder: Path) -> list[Path]:
-    """All files in a folder and in the folders inside."""
-    inside = _visible(folder)
-    deeper = [file for path in inside if path.is_dir() for file in _files(path)]
+def _files(folder: Path, above: tuple[Path, ...] = ()) -> list[Path]:
+    """All files in a folder and in the folders inside; a link to a folder above is not followed."""
+    inside, above = _visible(folder), (*above, folder.resolve())
+    deeper = [file for path in inside if path.is_dir() and path.resolve() not in above for file in _files(path, above)]
     return [path for path in inside if path.is_file()] + deeper
 
 
@@ -248,7 +248,9 @@ def _augmentations(train: Split, size: int) -> frozenset[Augmentation]:
 def _side(file: str) -> int:
     """The shorter side of an image file; 0 if it cannot be read."""
     try:
-        with Image.open(file) as image:
+        if not Path(file).is_file():  # a pipe would never end
+            return 0
+        with Image.open(file, formats=formats()) as image:
             return min(image.size)
     except Exception:  # a damaged file can raise anything; it is reported when it is read
         return 0

@@ -16,15 +16,23 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from hashroute.storage import remove_unfinished, replace_file, sync_folder
+from hashroute.schema import read_format, read_json, shown
+from hashroute.storage import (
+    check_regular,
+    has_its_content,
+    is_content_name,
+    remove_unfinished,
+    replace_file,
+    sync_folder,
+    write_content,
+)
 
 FORMAT = 1
 """The format of the folder."""
@@ -40,7 +48,7 @@ MOST_MANIFEST = 2**28
 class Change:
     """One step of the history, with what `undo` needs."""
 
-    action: str
+    action: Literal["learn", "rename"]
     """learn: a task is new or was learned further. rename: it got another name."""
     task: str
     """The name of the task after the change."""
@@ -99,6 +107,21 @@ def _renamed(manifest: Manifest, old: str, new: str) -> Manifest:
     return replace(manifest, tasks=tasks, history=history)
 
 
+class _Written(TypedDict):
+    """The content of manifest.json."""
+
+    format: int
+    settings: dict[str, Any]
+    tasks: dict[str, str]
+    history: list[Change]
+
+
+class _Record(TypedDict):
+    """What every record holds; the rest is the business of `records`."""
+
+    objects: dict[str, str]
+
+
 class Store:
     """The folder of a model. A folder that does not exist is a model without tasks."""
 
@@ -132,18 +155,8 @@ class Store:
             if self.path.exists() and not (self.path.is_dir() and self._is_ours()):
                 raise ValueError(f"{self.path} is not a model: expected a folder that hashroute learn made, or none")
             return Manifest()
-        text = _bounded(self._manifest, MOST_MANIFEST)
-        try:
-            plain = json.loads(text)
-            if plain["format"] != FORMAT:
-                raise ValueError(
-                    f"{self.path} is a model of format {plain['format']}, this version reads {FORMAT}: use the version "
-                    "of hashroute that wrote it"
-                )
-            history = tuple(Change(**change) for change in plain["history"])
-            manifest = Manifest(dict(plain["settings"]), dict(plain["tasks"]), history)
-        except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError):
-            raise ValueError(f"{self._manifest} is damaged: restore it from a copy") from None
+        plain = read_format(self._manifest, {FORMAT: _Written}, MOST_MANIFEST)
+        manifest = Manifest(plain["settings"], plain["tasks"], tuple(Change(**change) for change in plain["history"]))
         for name in manifest.records():
             self._place(name)
         return manifest
@@ -155,22 +168,17 @@ class Store:
 
     def json(self, name: str) -> dict[str, Any]:
         """The record with this name."""
-        path = self._place(name)
-        try:
-            record = json.loads(_bounded(path, MOST_BYTES[".json"]))
-            assert isinstance(record["objects"], dict)
-        except (ValueError, KeyError, TypeError, AssertionError):
-            raise ValueError(f"{path} is damaged: run hashroute verify, and restore it from a copy") from None
+        advice = "run hashroute verify, and restore it from a copy"
+        record: dict[str, Any] = read_json(self._place(name), _Record, MOST_BYTES[".json"], advice)
         for each in record["objects"].values():
             self._place(each)
-        return record  # type: ignore[no-any-return]
+        return record
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors in the object with this name. The file is mapped, not copied."""
         path = self._place(name)
         try:
-            if path.stat().st_size > MOST_BYTES[".safetensors"]:
-                raise ValueError("it is too large")
+            check_regular(path, MOST_BYTES[".safetensors"])
             return load_file(path)
         except OSError:
             raise
@@ -183,9 +191,8 @@ class Store:
 
     def _place(self, name: str) -> Path:
         """The path of an object; an error if this is not the name of one."""
-        stem, dot, ending = str(name).partition(".")
-        if len(stem) != 64 or not set(stem) <= set("0123456789abcdef") or dot + ending not in MOST_BYTES:
-            raise ValueError(f"{self._manifest} is damaged: {str(name)[:80]!r} is not the name of an object")
+        if not is_content_name(name, tuple(MOST_BYTES)):
+            raise ValueError(f"{self._manifest} is damaged: {shown(name)} is not the name of an object")
         return self.objects / name
 
     # ---------------------------------------------------------------- writing
@@ -214,19 +221,13 @@ class Store:
 
     def put_json(self, record: dict[str, Any]) -> str:
         """Add a record; returns its name."""
-        return self._put(json.dumps(record, indent=1, sort_keys=True).encode() + b"\n", ".json")
+        content = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
+        return write_content(self.objects, content, ".json")
 
     def put_tensors(self, tensors: dict[str, Tensor]) -> str:
         """Add tensors; returns the name of the object."""
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in sorted(tensors.items())}
-        return self._put(save(plain), ".safetensors")
-
-    def _put(self, content: bytes, ending: str) -> str:
-        name = hashlib.sha256(content).hexdigest() + ending
-        path = self.objects / name
-        if not path.exists():
-            replace_file(path, lambda file: file.write_bytes(content))
-        return name
+        return write_content(self.objects, save(plain), ".safetensors")
 
     def commit(self, manifest: Manifest) -> None:
         """Make a manifest the present one, then remove what no manifest needs any more."""
@@ -309,7 +310,7 @@ class Store:
             path = self._place(name)
             if not path.is_file():
                 problems.append(f"{path} is missing")
-            elif _digest(path) != name.partition(".")[0]:
+            elif not has_its_content(path):
                 problems.append(f"{path} is damaged: its content has changed")
         return problems
 
@@ -317,18 +318,3 @@ class Store:
 def task_key(task: str) -> str:
     """A file name for a task, whatever its name is."""
     return hashlib.sha256(task.encode()).hexdigest()[:32]
-
-
-def _bounded(path: Path, most: int) -> bytes:
-    """The content of a file that is not larger than a bound."""
-    if path.stat().st_size > most:
-        raise ValueError(f"{path} has {path.stat().st_size:,} bytes: expected at most {most:,}")
-    return path.read_bytes()
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for part in iter(partial(file.read, 2**20), b""):
-            digest.update(part)
-    return digest.hexdigest()

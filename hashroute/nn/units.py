@@ -37,6 +37,10 @@ class UnitSpec:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} of a UnitSpec is {value!r}: expected a whole number of at least {least}")
+        if self.padding > self.kernel_size:
+            raise ValueError(
+                f"padding of a UnitSpec is {self.padding}: expected at most the kernel_size, {self.kernel_size}"
+            )
         if (
             type(self.norm_groups) is not int
             or self.norm_groups < 0

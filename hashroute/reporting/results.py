@@ -83,7 +83,7 @@ def summary(comparison: Comparison, source: str = "") -> Table:
             Number.over_seeds(intransigence, source) if intransigence else None,
             Number(median(run.images_per_second for run in runs), None, count, source),
             *(
-                Number(fmean(run.parameters[part] for run in runs), None, count, source)
+                Number(fmean(run.parameters.get(part, 0) for run in runs), None, count, source)
                 for part in ("encoder", "heads")
             ),
             Number(fmean(sum(run.bytes_kept.values()) for run in runs) / 1000, None, count, source),
@@ -287,7 +287,7 @@ def variants(rows: Mapping[str, Sequence[RunResult]], source: str = "") -> Table
             _task_free(runs, "all_classes", source),
             Number.over_seeds([metrics.forgetting(run.accuracy) for run in runs], source),
             Number(fmean(grown), None, len(runs), source),
-            Number(fmean(run.parameters["encoder"] for run in runs), None, len(runs), source),
+            Number(fmean(run.parameters.get("encoder", 0) for run in runs), None, len(runs), source),
             Number(fmean(sum(run.bytes_kept.values()) for run in runs) / 1000, None, len(runs), source),
         ]
         table.rows.append(Row(tuple(cells), name))

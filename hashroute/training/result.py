@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypedDict
 
-from hashroute.storage import write_json
+from hashroute.schema import check, one_line, parse_json
+from hashroute.storage import read_bounded, write_json
 
 Row = list[float | None]
+MOST_BYTES = 2**28
+"""A larger result file is not read."""
+
+
+class DecisionValues(TypedDict, total=False):
+    """A decision in a file."""
+
+    task: str
+    action: str
+    looks_like: str | None
+    known: bool
+    distance: float | None
+    parent: str | None
+    tried: dict[str, float]
+    reused: float | None
+    forked: float | None
+    error: float | None
+    units_added: int
+    bytes_added: int
 
 
 class Score(NamedTuple):
@@ -111,8 +130,9 @@ class RunResult:
     @classmethod
     def from_dict(cls, values: Any) -> RunResult:
         """The result that `to_dict` described; an error names what is wrong with it."""
-        named = {"score_name": ACCURACY.name, "score_percent": ACCURACY.percent}
-        return _from_dict(cls, {**named, **values} if isinstance(values, dict) else values)
+        check(values, cls)
+        check(values.get("decisions", []), list[DecisionValues], "decisions")
+        return cls(**values)
 
 
 @dataclass
@@ -165,11 +185,12 @@ class Comparison:
     @classmethod
     def from_dict(cls, values: Any) -> Comparison:
         """The comparison that `to_dict` described; an error names what is wrong with it."""
-        found = _from_dict(cls, values)
-        found.runs = [RunResult.from_dict(run) for run in values["runs"]]
+        check(values, cls)
+        found = cls(**values)
+        found.runs = [RunResult.from_dict(run) for run in values.get("runs", [])]
         for run in found.runs:
             if not run.complete(len(found.tasks)):
-                raise ValueError(f"the accuracy matrix of {run.name}, seed {run.seed}, has gaps")
+                raise ValueError(f"the accuracy matrix of {one_line(run.name, 40)}, seed {run.seed}, has gaps")
         return found
 
     @classmethod
@@ -177,49 +198,12 @@ class Comparison:
         """Read a result file."""
         path = Path(path)
         try:
-            return cls.from_dict(json.loads(path.read_text()))
+            return cls.from_dict(parse_json(read_bounded(path, MOST_BYTES)))
         except ValueError as error:
             raise ValueError(
-                f"{path} is not a result file ({error}): expected a file that hashroute bench writes"
+                f"{one_line(path, 100)} is not a result file ({error}): expected a file that hashroute bench writes"
             ) from None
 
     def write(self, path: str | Path) -> None:
         """Write the result file; an existing one is replaced as a whole."""
         write_json(Path(path), self.to_dict())
-
-
-Record = TypeVar("Record", RunResult, Comparison)
-
-
-def _from_dict(kind: type[Record], values: Any) -> Record:
-    """An instance from plain values that must name every field, each with a value of its type."""
-    if not isinstance(values, dict):
-        raise ValueError(f"expected an object, found {type(values).__name__}")
-    hints = get_type_hints(kind)
-    names = [item.name for item in fields(kind)]
-    missing, unknown = [name for name in names if name not in values], [name for name in values if name not in names]
-    if missing or unknown:
-        what, which = ("lacks", missing) if missing else ("has the unknown entry", unknown)
-        raise ValueError(f"{kind.__name__} {what} {', '.join(map(repr, which))}")
-    for name in names:
-        if not _fits(values[name], hints[name]):
-            raise ValueError(f"{kind.__name__} has {values[name]!r:.40} as {name!r}")
-    return kind(**values)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a plain value is of a type, elements of lists included."""
-    origin = get_origin(hint)
-    if origin is Literal:
-        return value in get_args(hint)
-    if origin is list:
-        return isinstance(value, list) and (
-            get_args(hint)[0] is RunResult or all(_fits(each, get_args(hint)[0]) for each in value)
-        )
-    if origin is dict:
-        return isinstance(value, dict)
-    if origin is not None:  # a union
-        return any(_fits(value, each) for each in get_args(hint))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))

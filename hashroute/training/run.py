@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,12 +15,12 @@ from hashroute.learners.learner import Learner
 from hashroute.learners.options import options_from_dict, options_to_dict, searched_options
 from hashroute.learners.trainer import Trainer, clock
 from hashroute.nn.backbones import Backbone
-from hashroute.recipe import Profile, Recipe, result_name
+from hashroute.recipe import Profile, Recipe
 from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.tasks import Scenario
 from hashroute.training.evaluate import EvaluateOn, Evaluation
 from hashroute.training.result import RunResult, Score
-from hashroute.training.run_folder import RunFolder, RunSettings
+from hashroute.training.run_folder import RunFolder, RunSettings, usable
 from hashroute.training.samples import samples
 
 AnyLearner = str | type[Learner] | Learner
@@ -38,8 +39,9 @@ def learner_options(
     tuned: a file of `hashroute search`; None stands for the learner's own `tuned` values.
     """
     kind = _kind(learner)
-    found = kind.tuned.get(result_name(scenario, profile)) if tuned is None else searched_options(tuned).get(kind.name)
-    return {**kind.usual_options(scenario, image_shape), **(found or {})}
+    if tuned is None:
+        return kind.default_options(scenario, image_shape, profile)
+    return {**kind.usual_options(scenario, image_shape), **searched_options(tuned).get(kind.name, {})}
 
 
 def describe(
@@ -94,6 +96,7 @@ def run(
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     command: str | None = None,
     name: str = "",
+    keep_samples: bool = True,
 ) -> tuple[RunResult, Learner]:
     """Train a learner on the tasks of a scenario, one after another, and measure it after each.
 
@@ -113,6 +116,7 @@ def run(
         on_epoch: called with the record of each epoch.
         command: command that repeats the run, to be recorded.
         name: row of the table that the run belongs to; by default the learner's name.
+        keep_samples: store two test images of each task in samples.json, for reports. Nothing else stores images.
 
     Returns:
         The result, and the trained learner.
@@ -135,32 +139,37 @@ def run(
         options = learner_options(kind, scenario.name, profile, scenario.image_shape)
     settings = describe(scenario, learner, recipe, seed, options, fraction, evaluate_on, name)
     kept = None if folder is None else RunFolder(folder)
-    if kept is not None and resume and kept.finished:
-        result = kept.read_result(settings)
-        description, state = files.read_model(kept.path)
-        model = _rebuild(learner, kind, description)
-        files.load_state(model, state)
-        return result, model.eval()
-    checkpoint = None if kept is None else kept.begin(settings, resume, command)
-    if checkpoint is not None:
-        model = _rebuild(learner, kind, checkpoint["description"])
-    else:
-        model = learner if isinstance(learner, Learner) else _create(kind, scenario, recipe, seed, options)
-    progress = _Progress(scenario, model.to(device), settings)
-    if checkpoint is not None:
-        progress.load_state(checkpoint)
-    for record in progress.epochs():
+    with nullcontext() if kept is None else kept.writing():
+        if kept is not None and resume and kept.finished:
+            return kept.read_result(settings), _load_finished(learner, kind, kept.path)
+        checkpoint = None if kept is None else kept.begin(settings, resume, command)
+        if kept is None or checkpoint is None:
+            model = learner if isinstance(learner, Learner) else _create(kind, scenario, recipe, seed, options)
+            progress = _Progress(scenario, model.to(device), settings)
+        else:
+            with usable(kept.checkpoint):
+                model = _rebuild(learner, kind, checkpoint["description"], checkpoint["state"])
+                progress = _Progress(scenario, model.to(device), settings)
+                progress.load_state(checkpoint)
+        for record in progress.epochs():
+            if kept is not None:
+                length = kept.add_epoch(record)
+                if checkpoints:
+                    kept.write_checkpoint(progress.state(), length)
+            if on_epoch is not None:
+                on_epoch(record)
+        result = progress.evaluation.result
         if kept is not None:
-            length = kept.add_epoch(record)
-            if checkpoints:
-                kept.write_checkpoint(progress.state(), length)
-        if on_epoch is not None:
-            on_epoch(record)
-    result = progress.evaluation.result
-    if kept is not None:
-        shown = samples(model, progress.evaluation.data) if model.objective.names_classes else []
-        kept.finish(model, shown, result)
-    return result, model
+            wanted = keep_samples and model.objective.names_classes
+            kept.finish(model, samples(model, progress.evaluation.data) if wanted else [], result)
+        return result, model
+
+
+def _load_finished(learner: AnyLearner, kind: type[Learner], folder: Path) -> Learner:
+    """The model of a finished run."""
+    description, state = files.read_model(folder)
+    with files.damaged(folder):
+        return _rebuild(learner, kind, description, state).eval()
 
 
 class _Progress:
@@ -225,11 +234,15 @@ class _Progress:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` gave, with a learner that was made from its description."""
-        files.load_state(self.learner, state["state"])
+        """Continue from what `state` gave, with a learner that has its description and its tensors."""
         self.evaluation.result = RunResult.from_dict(state["result"])
         self.evaluation.first_paths = state["paths"]
         training = state["training"]
+        known, under_way = len(self.learner.tasks), [] if training is None else training["tasks"]
+        learned = known - len(under_way)
+        rows = len(self.evaluation.result.accuracy)
+        if known > len(self.tasks) or rows != learned or under_way != list(range(learned, known)):
+            raise ValueError("its parts do not belong together")
         if training is not None:
             Trainer(self.learner).restore(training, [self.tasks[index] for index in training["tasks"]])
 
@@ -253,11 +266,14 @@ def _kind(learner: AnyLearner) -> type[Learner]:
     raise ValueError(f"learner is of type {type(learner).__name__}: expected a name, a Learner class, or an instance")
 
 
-def _rebuild(learner: AnyLearner, kind: type[Learner], description: dict[str, Any]) -> Learner:
-    """The learner of an earlier run, with room for the tasks that it knew; its state is still to be loaded."""
+def _rebuild(
+    learner: AnyLearner, kind: type[Learner], description: dict[str, Any], state: dict[str, torch.Tensor]
+) -> Learner:
+    """The learner of an earlier run, with the tasks that it knew."""
     if not isinstance(learner, Learner):
-        return files.build(kind, description)
+        return files.restore(kind, description, state)
     learner.make_room(description)
+    files.load_state(learner, state)
     return learner
 
 

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
+from typing_extensions import NotRequired
 
 import hashroute
-from hashroute.storage import remove_unfinished, replace_file, write_json
-from hashroute.training.result import ACCURACY, Row, RunResult, Score
+from hashroute.schema import Range, check, one_line, parse_json, read_json
+from hashroute.storage import read_bounded, remove_unfinished, replace_file, write_json
+from hashroute.training.result import ACCURACY, DecisionValues, Row, RunResult, Score
 
 if TYPE_CHECKING:  # a live table or a report reads folders without it
     from hashroute.learners.learner import Learner
 
-CHECKPOINT_FORMAT = 4
+MOST_BYTES = 2**30
+"""A larger log is not read."""
+WAIT = 5
+"""Seconds that a writer waits for another one to end."""
+START_AGAIN = "delete the folder to start again"
+
+
+class BusyError(ValueError):
+    """Another process writes into the folder of a run."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,60 @@ class RunSettings:
     def new_result(self) -> RunResult:
         """An empty result of a run with these settings."""
         return RunResult(self.learner, self.seed, self.options, self.name, self.version, self.at_once)
+
+
+class EpochValues(TypedDict):
+    """A line of the log. Learners add what they analyse."""
+
+    task: str
+    task_index: NotRequired[int]
+    epoch: int
+    epochs: int
+    loss: float
+    validation_accuracy: float
+    images: int
+    seconds: float
+    accuracy: NotRequired[Row]
+    decision: NotRequired[DecisionValues]
+    usage: NotRequired[list[float]]
+    basis_fill: NotRequired[list[float]]
+    ages: NotRequired[list[float]]
+    flow: NotRequired[dict[str, list[list[float]]]]
+    unchanged_paths: NotRequired[list[float]]
+
+
+class SampleValues(TypedDict, total=False):
+    """A test image in samples.json, with the learner's answers."""
+
+    task: str
+    image: str
+    label: str
+    predicted: str
+    task_free: dict[str, str | bool]
+    path: list[int] | None
+    known_by: str | None
+    projections: list[float] | None
+
+
+class TrainingValues(TypedDict):
+    """The training of a task that is under way, in a checkpoint."""
+
+    tasks: list[int]
+    epoch: int
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any] | None
+    scratch: dict[str, Any]
+
+
+class CheckpointValues(TypedDict):
+    """The content of checkpoint.pt."""
+
+    log_length: Annotated[int, Range(0, MOST_BYTES)]
+    description: dict[str, Any]
+    state: dict[str, Any]
+    training: TrainingValues | None
+    result: dict[str, Any]
+    paths: list[Any]
 
 
 @dataclass
@@ -98,10 +162,24 @@ class RunFolder:
         """Whether the folder holds a finished run."""
         return (self.path / "result.json").exists()
 
-    def lock(self) -> FileLock:
-        """A lock that the one process holds that may write into the folder."""
+    @property
+    def checkpoint(self) -> Path:
+        """The file with the checkpoint."""
+        return self.path / "checkpoint.pt"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock of the one process that may write into the folder; it ends with the process."""
         self.path.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path / ".lock", timeout=5)
+        lock = FileLock(self.path / ".lock", timeout=WAIT)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise BusyError(f"{self.path} is being written by another process: wait for it, or end it") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     # ---------------------------------------------------------------- writing
 
@@ -112,8 +190,8 @@ class RunFolder:
             if not resume:
                 raise ValueError(f"{self.path} holds a run already: resume it, or delete the folder to start again")
             self.check(settings)
-            if (self.path / "checkpoint.pt").exists():
-                checkpoint = read_checkpoint(self.path / "checkpoint.pt")
+            if self.checkpoint.exists():
+                checkpoint = read_checkpoint(self.checkpoint)
         else:
             import torch
 
@@ -127,7 +205,10 @@ class RunFolder:
         remove_unfinished(self.path)
         (self.path / "error.txt").unlink(missing_ok=True)
         with open(self.path / "epochs.jsonl", "ab") as file:  # an epoch after the checkpoint is trained again
-            file.truncate(0 if checkpoint is None else checkpoint["log_length"])
+            length = 0 if checkpoint is None else checkpoint["log_length"]
+            if length > file.tell():
+                raise ValueError(f"{self.path / 'epochs.jsonl'} lacks epochs of its checkpoint: {START_AGAIN}")
+            file.truncate(length)
         return checkpoint
 
     def add_epoch(self, record: dict[str, Any]) -> int:
@@ -140,19 +221,17 @@ class RunFolder:
 
     def write_checkpoint(self, state: dict[str, Any], log_length: int) -> None:
         """Replace the checkpoint by one that belongs to the log at this length."""
-        import torch
+        from hashroute.learners import checkpoints
 
-        content = io.BytesIO()
-        # Not into the file: torch reports a full disk as a RuntimeError without a clear message.
-        torch.save({"format": CHECKPOINT_FORMAT, "log_length": log_length, **state}, content)
-        replace_file(self.path / "checkpoint.pt", lambda file: file.write_bytes(content.getbuffer()))
+        content = checkpoints.pack({"log_length": log_length, **state})
+        replace_file(self.checkpoint, lambda file: file.write_bytes(content))
 
     def finish(self, learner: Learner, samples: list[dict[str, Any]], result: RunResult) -> None:
         """Write the model, the samples and the result, and remove the checkpoint."""
         learner.save(self.path)
         write_json(self.path / "samples.json", samples)
         write_json(self.path / "result.json", result.to_dict())
-        (self.path / "checkpoint.pt").unlink(missing_ok=True)
+        self.checkpoint.unlink(missing_ok=True)
 
     def write_error(self, text: str) -> Path:
         """Keep the traceback of a run that failed; returns its file."""
@@ -164,13 +243,8 @@ class RunFolder:
 
     def check(self, settings: RunSettings) -> None:
         """Raise an error unless the folder holds a run with these settings."""
-        try:
-            kept = json.loads((self.path / "settings.json").read_text())
-            differs = differences(kept, json.loads(json.dumps(vars(settings))))
-        except (ValueError, AttributeError):
-            raise ValueError(
-                f"{self.path / 'settings.json'} cannot be read: delete the folder to start again"
-            ) from None
+        kept = read_json(self.path / "settings.json", dict, advice=START_AGAIN)
+        differs = differences(kept, json.loads(json.dumps(vars(settings))))
         if differs:
             raise ValueError(
                 f"{self.path} holds a run with other settings ({differs}): "
@@ -180,21 +254,21 @@ class RunFolder:
     def read_result(self, settings: RunSettings) -> RunResult:
         """The result of a finished run with these settings; removes what a killed process may have left beside it."""
         self.check(settings)
-        (self.path / "checkpoint.pt").unlink(missing_ok=True)
+        self.checkpoint.unlink(missing_ok=True)
         remove_unfinished(self.path)
+        path = self.path / "result.json"
+        values = read_json(path, dict, advice=START_AGAIN)
         try:
-            return RunResult.from_dict(json.loads((self.path / "result.json").read_text()))
+            return RunResult.from_dict(values)
         except ValueError as error:
-            raise ValueError(
-                f"{self.path / 'result.json'} is damaged ({error}): delete the folder to start again"
-            ) from None
+            raise ValueError(f"{one_line(path, 100)} is damaged ({error}): {START_AGAIN}") from None
 
     def read_epochs(self, notes: list[str] | None = None) -> list[dict[str, Any]]:
         """The log so far. A last line without an end is still being written and left out."""
         notes = [] if notes is None else notes
         try:
-            *lines, rest = (self.path / "epochs.jsonl").read_bytes().split(b"\n")
-        except OSError:
+            *lines, rest = read_bounded(self.path / "epochs.jsonl", MOST_BYTES).split(b"\n")
+        except (OSError, ValueError):
             notes.append("epochs.jsonl is missing: nothing is known about its epochs")
             return []
         if rest and self.finished:
@@ -202,12 +276,8 @@ class RunFolder:
         records = []
         for line in lines:
             try:
-                record = json.loads(line)
+                records.append(parse_json(line, EpochValues))
             except ValueError:
-                record = None
-            if isinstance(record, dict):
-                records.append(record)
-            else:
                 notes.append("a line of epochs.jsonl cannot be read, it is left out")
         if not records:
             notes.append("no epoch is finished yet")
@@ -216,21 +286,23 @@ class RunFolder:
     def read(self) -> RunRecord:
         """All that the folder holds. Files that are missing or damaged are left out and noted."""
         try:
-            kept = json.loads((self.path / "settings.json").read_text())
-            settings = RunSettings(**{item.name: kept[item.name] for item in fields(RunSettings)})
-            record = RunRecord(self.path, settings)
-            record.versions, record.command = dict(kept.get("versions") or {}), str(kept.get("command") or "")
-            tasks = len(settings.tasks)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            kept = read_json(self.path / "settings.json", dict)
+            known = {item.name: kept[item.name] for item in fields(RunSettings) if item.name in kept}
+            record = RunRecord(self.path, RunSettings(**check(known, RunSettings)))
+        except (OSError, ValueError) as error:
             raise ValueError(
-                f"{self.path} is not the folder of a run: its settings.json cannot be read ({error!r})"
+                f"{one_line(self.path, 100)} is not the folder of a run: its settings.json cannot be read ({error})"
             ) from None
+        versions, tasks = kept.get("versions"), len(record.settings.tasks)
+        record.versions = (
+            {str(name): str(each) for name, each in versions.items()} if isinstance(versions, dict) else {}
+        )
+        record.command = str(kept.get("command") or "")
         record.size = sum(file.stat().st_size for file in self.path.iterdir() if file.is_file())
         record.epochs = self.read_epochs(record.notes)
-        samples = self._read_json("samples.json", record.notes)
-        record.samples = [each for each in samples if isinstance(each, dict)] if isinstance(samples, list) else []
+        record.samples = self._read_json("samples.json", list[SampleValues], record.notes) or []
         self._take_epochs(record, tasks)
-        found = self._read_json("result.json", record.notes)
+        found = self._read_json("result.json", dict, record.notes)
         if found is not None:
             try:
                 result = RunResult.from_dict(found)
@@ -244,10 +316,10 @@ class RunFolder:
                     record.notes.append("its accuracy matrix has gaps")
         return record
 
-    def _read_json(self, name: str, notes: list[str]) -> Any:
-        """The content of a file; None if it is missing, or cannot be read, which is noted."""
+    def _read_json(self, name: str, kind: Any, notes: list[str]) -> Any:
+        """The content of a file; None if it is missing, or is not of this kind, which is noted."""
         try:
-            return json.loads((self.path / name).read_text())
+            return read_json(self.path / name, kind)
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
@@ -258,17 +330,14 @@ class RunFolder:
     def _take_epochs(record: RunRecord, tasks: int) -> None:
         """Accuracy and decisions so far, from the log."""
         for epoch in record.epochs:
-            try:
-                if "decision" in epoch:
-                    record.decisions.append(dict(epoch["decision"]))
-                if "accuracy" in epoch:
-                    row: Row = [None if value is None else float(value) for value in epoch["accuracy"]]
-                    known = sum(value is not None for value in row)
-                    while len(record.accuracy) < known - 1:  # tasks learned together have no rows of their own
-                        record.accuracy.append([None] * tasks)
-                    record.accuracy.append((row + [None] * tasks)[:tasks])
-            except (TypeError, ValueError):
-                record.notes.append("a line of epochs.jsonl cannot be used, it is left out")
+            if "decision" in epoch:
+                record.decisions.append(epoch["decision"])
+            if "accuracy" in epoch:
+                row: Row = epoch["accuracy"]
+                known = sum(value is not None for value in row[:tasks])
+                while len(record.accuracy) < known - 1:  # tasks learned together have no rows of their own
+                    record.accuracy.append([None] * tasks)
+                record.accuracy.append((row + [None] * tasks)[:tasks])
 
 
 def score_of(record: dict[str, Any]) -> Score:
@@ -282,23 +351,26 @@ def score_of(record: dict[str, Any]) -> Score:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint. It can only hold tensors and plain values."""
-    import torch
+    from hashroute.learners import checkpoints
 
     try:
-        checkpoint: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        found = checkpoint["format"]
+        values = checkpoints.unpack(path)
+    except ValueError as error:
+        raise ValueError(f"{error}: {START_AGAIN}") from None
+    with usable(path):
+        return check(values, CheckpointValues)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Turns whatever a checkpoint with missing or wrong parts provokes into one line that names it."""
+    try:
+        yield
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(
-            f"{path} is not a checkpoint ({type(error).__name__}): delete its folder to start again"
-        ) from None
-    if found != CHECKPOINT_FORMAT:
-        raise ValueError(
-            f"{path} has format {found}, this version reads {CHECKPOINT_FORMAT}: "
-            "use the version of hashroute that wrote it, or delete its folder to start again"
-        )
-    return checkpoint
+        what = one_line(error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}", 120)
+        raise ValueError(f"{one_line(path, 100)} cannot be used ({what}): {START_AGAIN}") from None
 
 
 def differences(kept: dict[str, Any], given: dict[str, Any], names: Sequence[str] = ()) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from hashroute.devices import find_device
 from hashroute.learners import learner_names
@@ -25,7 +25,7 @@ from hashroute.tasks import Scenario
 from hashroute.training.evaluate import EvaluateOn
 from hashroute.training.result import Comparison, RunResult
 from hashroute.training.run import AnyLearner, describe, run
-from hashroute.training.run_folder import RunFolder, RunSettings, differences
+from hashroute.training.run_folder import BusyError, RunFolder, RunSettings, differences
 from hashroute.training.workers import side_by_side
 
 Record = dict[str, Any]
@@ -79,6 +79,8 @@ class SweepSettings:
     """Folder that gets a folder for each run. None keeps results alone."""
     resume: bool = False
     """Continue unfinished runs from their checkpoints."""
+    samples: bool = True
+    """Whether the folders of runs get two test images of each task, for reports."""
     device: str = "cpu"
     plugins: tuple[str, ...] = ()
     """Modules that worker processes import first."""
@@ -267,8 +269,6 @@ def _run_one(settings: SweepSettings, each: SweepRun) -> tuple[str, int, RunResu
     try:
         import_plugins(settings.plugins)
         with ExitStack() as stack:
-            if folder is not None:
-                stack.enter_context(folder.lock())
             on_epoch = None if settings.watch is None else stack.enter_context(settings.watch(each))
             result, _ = run(
                 settings.load(),
@@ -284,9 +284,10 @@ def _run_one(settings: SweepSettings, each: SweepRun) -> tuple[str, int, RunResu
                 on_epoch=on_epoch,
                 command=each.command,
                 name=each.name,
+                keep_samples=settings.samples,
             )
-    except Timeout:
-        problem = f"{folder and folder.path} is being written by another process: wait for it, or end it"
+    except BusyError as error:
+        problem = str(error)
     except OSError as error:
         problem = f"{error.filename or (folder and folder.path)}: {error.strerror or error}"
     except Exception as error:

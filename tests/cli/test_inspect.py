@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from hashroute import Scenario, load_learner, load_scenario, run
+from hashroute.cli import main
 from hashroute.learners import learner_names
 from hashroute.recipe import recipe_for
 from hashroute.reporting.decisions import describe
-from support import run_script
+from kept_models import write_shapes
+from support import run_script, tensors_of
 
 BUILT_IN = tuple(learner_names())
 
@@ -67,7 +69,7 @@ def test_every_learner_is_described_as_it_is(name: str, folders: Any, inspect: I
     assert found["epochs"] == len((folder / "epochs.jsonl").read_text().splitlines())
     assert sum(unit["parameters"] for unit in found["units"]) <= found["parameters"]["encoder"]
     assert bool(found["units"]) == (name != "hash-only")
-    model = sum((folder / file).stat().st_size for file in ("learner.json", "model.safetensors"))
+    model = (folder / "learner.json").stat().st_size + tensors_of(folder).stat().st_size
     assert found["bytes_on_disk"]["model"] == model < found["bytes_on_disk"]["folder"]
 
     code, printed, _ = inspect(folder)
@@ -143,14 +145,13 @@ def change(path: Path, **values: Any) -> None:
 
 DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no description": ("learner.json", Path.unlink, "holds no model, learner.json is missing"),
-    "no weights": ("model.safetensors", Path.unlink, "holds no model, model.safetensors is missing"),
+    "no weights": ("*.safetensors", Path.unlink, "safetensors is missing"),
     "half a description": ("learner.json", cut, "learner.json is damaged"),
     "a list": ("learner.json", lambda path: path.write_text("[]"), "learner.json is damaged"),
-    "half the weights": ("model.safetensors", cut, "holds a model that cannot be read"),
-    "no safetensors": ("model.safetensors", lambda path: path.write_bytes(b"?" * 99), "that cannot be read"),
-    "another format": ("learner.json", lambda path: change(path, format=99), "holds a learner of format 99"),
+    "half the weights": ("*.safetensors", cut, "is damaged, its content has changed"),
+    "another format": ("learner.json", lambda path: change(path, format=99), "has format 99"),
     "another size": ("learner.json", lambda path: change(path, image_shape=[3, 8, 8]), "that cannot be read"),
-    "unknown option": ("learner.json", lambda path: change(path, options={"wait": 1}), "has no option 'wait'"),
+    "unknown option": ("learner.json", lambda path: change(path, options={"wait": 1}), "has the unknown entry 'wait'"),
     "unknown learner": ("learner.json", lambda path: change(path, learner="mine"), "there is no learner 'mine'"),
     "half a result": ("result.json", cut, "result.json cannot be read"),
     "half a log": ("epochs.jsonl", cut, "the last line of epochs.jsonl is incomplete"),
@@ -167,7 +168,8 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
 def test_a_damaged_folder_is_one_clear_line(case: str, folders: Any, inspect: Inspect, tmp_path: Path) -> None:
     shutil.copytree(folders("vc"), tmp_path / "run")
     file, damage, message = DAMAGE[case]
-    damage(tmp_path / "run" / file)
+    (place,) = (tmp_path / "run").glob(file)
+    damage(place)
     for options in ([], ["--json"]):
         code, printed, said = inspect(tmp_path / "run", *options)
         assert (code, printed) == (2, "")
@@ -179,7 +181,15 @@ def test_a_damaged_folder_is_one_clear_line(case: str, folders: Any, inspect: In
 def test_a_folder_that_is_not_there(inspect: Inspect, tmp_path: Path) -> None:
     code, _, said = inspect(tmp_path / "nowhere")
     assert (code, said.count("\n")) == (2, 1)
-    assert "nowhere holds no model" in said
+    assert "nowhere does not exist: expected a folder that Learner.save or a finished run wrote" in said
+
+
+def test_a_model_that_is_kept_has_a_command_of_its_own(inspect: Inspect, tmp_path: Path) -> None:
+    write_shapes(tmp_path / "round", "circle", "cross", count=8)
+    assert main(["learn", str(tmp_path / "kept"), str(tmp_path / "round"), "--epochs", "1"]) == 0
+    code, _, said = inspect(tmp_path / "kept")
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"is a model of hashroute learn: list what it knows with hashroute tasks {tmp_path / 'kept'}" in said
 
 
 def test_a_learner_of_ones_own_needs_its_plugin(folders: Any, tmp_path: Path) -> None:

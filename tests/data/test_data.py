@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.io import savemat
+from scipy.io import loadmat, savemat
 
 from hashroute.data import DATASETS, data_folder, dataset_status, load_dataset
 from hashroute.data.files import Source, download
+from hashroute.data.matlab import read_matlab
 from hashroute.data.readers import read_cifar_split, read_idx_split, read_pickle, read_svhn_split
 
 
@@ -152,6 +154,80 @@ def test_a_broken_svhn_file_is_named(how: str, tmp_path: Path) -> None:
         path.write_bytes(b"")
     with pytest.raises(ValueError, match=r"train_32x32\.mat cannot be used: "):
         read_svhn_split(path)
+
+
+def big(path: Path) -> Path:
+    """A file that claims a gigabyte, of which the disk holds nothing."""
+    with open(path, "wb") as file:
+        file.truncate(2**30)
+    return path
+
+
+def test_what_a_file_unpacks_to_is_bounded(tmp_path: Path) -> None:
+    bomb = gzip.compress(b"\0\0\x08\x03" + struct.pack(">3I", 2**14, 2**7, 2**7) + b"\0" * 2**20 * 64, 1)
+    images, labels = idx_pair(tmp_path)
+    images.write_bytes(bomb)
+    with pytest.raises(ValueError, match="it holds more than the 23,536 bytes that are expected"):
+        read_idx_split(images, labels, count=30)
+    for read in (read_pickle, read_svhn_split, functools.partial(read_idx_split, labels=labels, count=30)):
+        with pytest.raises(ValueError, match="it has 1,073,741,824 bytes: expected at most"):
+            read(big(tmp_path / "large"))  # type: ignore[operator]
+
+
+def test_numbers_in_a_pickle_take_no_memory(tmp_path: Path) -> None:
+    """The unpickler in C makes room for as many things as the index of one of them says."""
+    path = tmp_path / "train"
+    path.write_bytes(b"\x80\x02}r" + struct.pack("<I", 2**29) + b".")
+    script = f"""
+import resource
+from pathlib import Path
+from hashroute.data.matlab import read_matlab
+from hashroute.data.readers import read_pickle
+used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert read_pickle(Path({str(path)!r})) == {{}}
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 50_000
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_pipes_are_no_data_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for read in (read_pickle, read_svhn_split):
+        with pytest.raises(ValueError, match="is a pipe or a device: expected a file"):
+            read(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.float64, np.int64])
+def test_matlab_files_are_read_as_scipy_reads_them(compressed: bool, kind: type, tmp_path: Path) -> None:
+    arrays = {"X": np.arange(120).reshape(2, 3, 4, 5).astype(kind), "y": np.array([[1], [300]]).astype(kind)}
+    savemat(tmp_path / "a.mat", {**arrays, "text": "skipped", "z": np.array([1j])}, do_compression=compressed)
+    found, expected = read_matlab(tmp_path / "a.mat", 2**20), loadmat(tmp_path / "a.mat")
+    assert found.keys() == {"X", "y"}
+    for name, values in found.items():
+        assert values.dtype == expected[name].dtype
+        assert np.array_equal(values, expected[name])
+
+
+def test_a_damaged_matlab_file_never_ends_the_process(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    whole = {}
+    for compressed in (True, False):
+        savemat(
+            tmp_path / "a.mat", {"X": np.zeros((4, 4, 3, 9), np.uint8), "y": np.ones((9, 1))}, do_compression=compressed
+        )
+        whole[compressed] = (tmp_path / "a.mat").read_bytes()
+    refused = 0
+    for number in range(2000):
+        content = bytearray(whole[number % 2 == 0])
+        for place in random.integers(120, min(len(content), 400), random.integers(1, 6)):
+            content[place] = random.integers(256)
+        (tmp_path / "b.mat").write_bytes(content[: random.integers(100, len(content))] if number % 5 == 0 else content)
+        try:
+            read_matlab(tmp_path / "b.mat", 2**16)
+        except (ValueError, zlib.error, StopIteration):
+            refused += 1
+    assert refused > 1000
 
 
 @pytest.fixture

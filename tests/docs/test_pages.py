@@ -128,6 +128,8 @@ def test_make_has_the_targets_of_readme() -> None:
     named = re.findall(r"\bmake ([a-z]+)", README.read_text())
     assert set(named) <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert len(named) >= 3
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^make ([a-z-]+): ", listed, re.MULTILINE)) >= set(named)
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from hashroute import create_learner
+from hashroute import Task, create_learner
 from hashroute.learners.entries import Batch
 from hashroute.learners.trainer import Trainer
 from support import digits, fresh, learned, short_recipe
@@ -86,3 +86,11 @@ def test_a_task_that_is_given_up_leaves_old_heads_free_to_train() -> None:
     learner.abort()
     learner.train()
     assert [head.training for head in learner.heads] == [True, True]
+
+
+def test_a_task_of_one_image_leaves_finite_codes() -> None:
+    one = digits().tasks[0].train[:1]
+    learner = fresh("ell").learn(Task("one image", one, one, one, ("0", "1")))
+    learner.learn(digits().tasks[1])
+    assert all(tensor.isfinite().all() for tensor in learner.kept.values())
+    assert learner.logits(one.images, 0).isfinite().all()

@@ -47,7 +47,7 @@ def test_a_learner_on_efficientnet_lite0_is_saved_without_its_weights(name: str,
     learner = create_learner(name, (3, 16, 16), backbone="efficientnet-lite0@64", epochs=3).learn(task)
     assert (learner.predict(images[40:], 0) == labels[40:]).double().mean() > 0.9
     learner.save(tmp_path)
-    stored = (tmp_path / "model.safetensors").stat().st_size
+    stored = next(tmp_path.glob("*.safetensors")).stat().st_size
     assert stored < sum(learner.bytes_kept().values()) + 20_000
     assert torch.equal(load_learner(tmp_path)(images), learner(images))
     assert '"sha256": "107d750a02d09c90' in (tmp_path / "learner.json").read_text()

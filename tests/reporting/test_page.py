@@ -233,10 +233,10 @@ CASES = {
     no_epochs: "0 of 5 tasks learned",
     no_log: "epochs.jsonl is missing",
     broken_line: "a line of epochs.jsonl cannot be read",
-    odd_line: "a line of epochs.jsonl cannot be used",
+    odd_line: "a line of epochs.jsonl cannot be read",
     gap: "its accuracy matrix has gaps",
     broken_result: "result.json cannot be read",
-    odd_result: "result.json is damaged",
+    odd_result: "result.json cannot be read",
 }
 
 

@@ -56,12 +56,15 @@ def change(run: bool = False, **values: Any) -> Callable[[dict[str, Any]], objec
 
 
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "a part is missing": (lambda content: content.pop("tasks"), "Comparison lacks 'tasks'"),
-    "a part of a run is missing": (lambda content: content["runs"][0].pop("seed"), "RunResult lacks 'seed'"),
-    "an unknown part": (change(learners={}), "Comparison has the unknown entry 'learners'"),
-    "a word for a number": (change(fraction="half"), "Comparison has 'half' as 'fraction'"),
-    "a word for an accuracy": (change(run=True, accuracy=[["?"]]), "as 'accuracy'"),
-    "a run that is a number": (lambda content: content["runs"].append(5), "expected an object, found int"),
+    "a part is missing": (lambda content: content.pop("tasks"), "its content lacks 'tasks'"),
+    "a part of a run is missing": (lambda content: content["runs"][0].pop("seed"), "runs[0] lacks 'seed'"),
+    "an unknown part": (change(learners={}), "its content has the unknown entry 'learners'"),
+    "a word for a number": (change(fraction="half"), "fraction is 'half', expected a number"),
+    "a word for an accuracy": (
+        change(run=True, accuracy=[["?"]]),
+        "accuracy[0][0] is '?', expected a number",
+    ),
+    "a run that is a number": (lambda content: content["runs"].append(5), "runs[4] is 5, expected an object"),
     "a gap": (
         change(run=True, accuracy=[[None, None], [80.0, None]]),
         "the accuracy matrix of joint, seed 0, has gaps",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,9 @@ from hashroute.learners.files import state_of
 from hashroute.recipe import Recipe, recipe_for
 from hashroute.tasks import Scenario
 from hashroute.training.run import run
+from hashroute.training.run_folder import RunFolder
 from run_files import epochs, read_json, timeless
+from support import assert_one_clear_line
 
 
 def three_tasks() -> Scenario:
@@ -74,3 +81,78 @@ def test_a_stopped_run_ends_like_an_undisturbed_one(
     assert (tmp_path / "whole" / "epochs.jsonl").read_bytes() == log, "a finished run was done again"
     assert result.to_dict() == read_json(tmp_path / "whole" / "result.json")
     assert torch.equal(state_of(model)[name], tensor)
+
+
+def stopped(folder: Path, learner: str) -> Any:
+    """A run that was stopped after its third epoch, in the middle of its second task; returns how to resume it."""
+    scenario = three_tasks().part(0.3)
+
+    def resume(on_epoch: Any = None) -> Any:
+        return run(scenario, learner, short(scenario), folder=folder, resume=True, on_epoch=on_epoch)
+
+    def stop(record: dict[str, Any]) -> None:
+        if (record["task_index"], record["epoch"]) == (1, 1):
+            raise Stop
+
+    with pytest.raises(Stop):
+        resume(stop)
+    return resume
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every part of nested dicts, and to the first part of lists."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for name, part in parts:
+        yield (*way, name)
+        yield from places(part, (*way, name))
+
+
+def test_a_checkpoint_with_missing_or_wrong_parts_is_one_line(tmp_path: Path) -> None:
+    resume = stopped(tmp_path, "hrn")
+    path = tmp_path / "checkpoint.pt"
+    content = path.read_bytes()
+    whole = torch.load(path, weights_only=True)
+    ways = list(places(whole))
+    for number, way in enumerate(ways[:: len(ways) // 20]):
+        damaged = copy.deepcopy(whole)
+        inside = damaged
+        for name in way[:-1]:
+            inside = inside[name]
+        if number % 2:
+            del inside[way[-1]]
+        else:
+            inside[way[-1]] = [None, "text", {"a": []}][number % 3]
+        torch.save(damaged, path)
+        assert_one_clear_line(resume, r"checkpoint\.pt .*: delete the folder to start again")
+    path.write_bytes(content)
+    resume()
+
+
+def test_a_log_that_is_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    resume = stopped(tmp_path, "vc")
+    log = tmp_path / "epochs.jsonl"
+    whole = log.read_bytes()
+    for content in (whole[:-10], b""):
+        log.write_bytes(content)
+        with pytest.raises(ValueError, match=r"epochs\.jsonl lacks epochs of its checkpoint: delete the folder"):
+            resume()
+        assert log.read_bytes() == content
+    log.write_bytes(whole)
+    resume()
+
+
+def test_two_runs_of_one_folder_are_not_mixed(tmp_path: Path) -> None:
+    resume = stopped(tmp_path, "vc")
+    with RunFolder(tmp_path).writing():
+        script = "from test_resume import *; import hashroute.training.run_folder as r; r.WAIT = 0; "
+        script += f"scenario = three_tasks().part(0.3); run(scenario, 'vc', short(scenario), folder={str(tmp_path)!r}, "
+        done = subprocess.run(
+            [sys.executable, "-c", script + "resume=True)"],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parent,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    assert "is being written by another process" in done.stderr.splitlines()[-1]
+    resume()
+    assert [record["epoch"] for record in RunFolder(tmp_path).read_epochs()] == [1, 2] * 3

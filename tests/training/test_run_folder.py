@@ -48,11 +48,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a line of another kind": (write("epochs.jsonl", "[1]\n"), "a line of epochs.jsonl cannot be read"),
     "an accuracy of nonsense": (
         write("epochs.jsonl", '{"accuracy": ["?"]}\n'),
-        "a line of epochs.jsonl cannot be used",
+        "a line of epochs.jsonl cannot be read",
     ),
     "samples of nonsense": (write("samples.json", "{"), "samples.json cannot be read"),
     "half a result": (write("result.json", "{"), "result.json cannot be read"),
-    "another result": (write("result.json", "{}"), "result.json is damaged (RunResult lacks 'learner'"),
+    "another result": (write("result.json", "{}"), "result.json is damaged (its content lacks 'learner'"),
 }
 
 
@@ -85,7 +85,7 @@ def test_settings_that_cannot_be_read_are_one_line(content: str, folder: RunFold
     (folder.path / "settings.json").write_text(content)
     with pytest.raises(ValueError, match=r"is not the folder of a run: its settings\.json cannot be read"):
         folder.read()
-    with pytest.raises(ValueError, match=r"cannot be read|other settings"):
+    with pytest.raises(ValueError, match=r"is damaged|other settings"):
         folder.begin(settings, resume=True)
 
 
@@ -109,7 +109,7 @@ def test_a_run_is_never_mixed_with_another(folder: RunFolder) -> None:
     [
         (b"", "is not a checkpoint"),
         (b"nonsense", "is not a checkpoint"),
-        ({"format": 1}, "has format 1, this version reads"),
+        ({"format": 1}, "has format 1, this version of hashroute reads 5: delete"),
         ([1], "is not a checkpoint"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_cannot_be_used_is_one_line(content: Any, message: str
 def test_a_damaged_result_is_one_line(folder: RunFolder) -> None:
     settings = folder.read().settings
     (folder.path / "result.json").write_text(json.dumps({"learner": "hrn"}))
-    with pytest.raises(ValueError, match=r"result\.json is damaged \(RunResult lacks 'seed'"):
+    with pytest.raises(ValueError, match=r"result\.json is damaged \(its content lacks 'seed'"):
         folder.read_result(settings)
 
 
