@@ -139,10 +139,13 @@ class KeptLearner(HRN):
                 _check_shape(found, part, buffer[place].shape, name)
                 buffer[place] = found[part]
 
-    def _read_head(self, index: int) -> nn.Module:
+    def new_head(self, entry: TaskEntry) -> nn.Module:
+        """A head with fresh weights."""
         scale = self.recipe.feature_scale or float(self.scale_features)
-        head = self.objective.new_head(self.feature_count(), self.tasks[index], scale)
-        return self._filled(head, self.head_names[index])
+        return self.objective.new_head(self.feature_count(), entry, scale)
+
+    def _read_head(self, index: int) -> nn.Module:
+        return self._filled(self.new_head(self.tasks[index]), self.head_names[index])
 
     def _read_path(self, index: int) -> nn.Module:
         return self._filled(self.backbone.new_levels(), self.path_names[index]).requires_grad_(False)
@@ -223,17 +226,6 @@ class KeptLearner(HRN):
         parent = self.encoder.parents[entry.path]
         objects = {"path": path, "head": head, "memory": memory}
         return objects, domain, None if parent is None else self.path_names[parent]
-
-    def learn_further(self, entry: HRNEntry, task: Task, outputs: Tensor) -> Tensor:
-        """Let the shared head learn more images of a task; returns outputs for held-out images, adjusted by it."""
-        if self.shared is None:
-            return outputs
-        entry.held = task
-        lesson = self.study(entry)
-        entry.held = None
-        self.shared.take(lesson)
-        self.task_columns[entry.index] = lesson.columns
-        return self.adjusted(outputs, task.validation.images, entry)
 
     def store_shared(self, entry: HRNEntry, objects: dict[str, str]) -> str | None:
         """Write what the shared head learned from a task; returns the shared head of all tasks that are not private.
