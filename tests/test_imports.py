@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "hashroute"
 
 ORDER = (
-    ("storage", "devices"),
+    ("storage", "devices", "registry"),
     ("schema",),
     ("nn",),
     ("images",),

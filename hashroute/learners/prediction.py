@@ -170,7 +170,10 @@ class Predictor(nn.Module):
             return features
         entry = self.tasks[0] if task is None else self.find_task(task)
         self._rest()
-        return torch.cat([self.features(self.normalise(part, entry), entry) for part in self._parts(images)])
+        whole = _Rows(len(images))
+        for part in self._parts(images):
+            whole.add(self.features(self.normalise(part, entry), entry), len(part))
+        return whole.tensor
 
     @torch.no_grad()
     def logits(self, images: ImagesLike, task: TaskLike) -> Tensor:
@@ -269,15 +272,15 @@ class Predictor(nn.Module):
         split, most = self.inputs(split, task), self._recorded_at_once()
         if len(split) > most:
             split = split[torch.linspace(0, len(split) - 1, most).round().long()]
-        features, targets = [], []
+        features, targets = _Rows(len(split)), _Rows(len(split))
         labels = split.labels.split(self._batch_size())
         with isolated_rng(self.seed, self.device):
             for images, some in zip(self._parts(split.images), labels, strict=True):
                 batch = Batch(self.normalise(images, task), some.to(self.device), task)
                 batch = self.objective.prepare(batch)
-                features.append(self.features(batch.images, task))
-                targets.append(batch.targets)
-        return torch.cat(features), torch.cat(targets)
+                features.add(self.features(batch.images, task), len(images))
+                targets.add(batch.targets, len(images))
+        return features.tensor, targets.tensor
 
     @torch.no_grad()
     def scores(self, split: Split, task: TaskEntry) -> Tensor:
@@ -322,6 +325,30 @@ class Predictor(nn.Module):
         if not isinstance(images, Maps):
             check_images(images, self.image_shape)
         return batches_of(images, self._batch_size())
+
+
+class _Rows:
+    """Rows of a tensor that come in parts.
+
+    They are written into one tensor at once. If each part stayed as a tensor of its own, it would lie between large
+    ones that go, and keep their memory from being used again.
+
+    Args:
+        images: how many images there will be; each gives the same number of rows.
+    """
+
+    tensor: Tensor
+
+    def __init__(self, images: int) -> None:
+        self.images = images
+        self.filled = 0
+
+    def add(self, rows: Tensor, images: int) -> None:
+        """Add the rows of this many images."""
+        if not self.filled:
+            self.tensor = rows.new_empty(len(rows) // images * self.images, *rows.shape[1:])
+        self.tensor[self.filled : self.filled + len(rows)] = rows
+        self.filled += len(rows)
 
 
 def _rows(images: Tensor | Images, rows: Tensor) -> Tensor | Images:

@@ -22,13 +22,14 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from hashroute.nn.pretrained import STEMS, FrozenStem, find_stem, from_file, is_file, is_pretrained
 from hashroute.nn.units import ConvBlock, ConvUnit, UnitSpec
+from hashroute.registry import Registry
 
 Build = Callable[..., Sequence[nn.Module]]
 """Makes the levels for images of a shape (channels, height, width), with fresh weights; may take `width`, a factor."""
 
 BackboneLike = str | Sequence[UnitSpec] | nn.Module
 
-BACKBONES: dict[str, Build] = {}
+BACKBONES: Registry[Build] = Registry("a backbone")
 """Functions that build the levels of a backbone, by name."""
 
 
@@ -39,9 +40,7 @@ def register_backbone(name: str) -> Callable[[Build], Build]:
     """
 
     def register(build: Build) -> Build:
-        if name in BACKBONES:
-            raise ValueError(f"there is a backbone {name!r} already: choose another name")
-        BACKBONES[name] = build
+        BACKBONES.add(name, build, build.__module__)
         return build
 
     return register
