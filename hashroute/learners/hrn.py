@@ -57,11 +57,11 @@ class HRNOptions:
     take more bytes than a path."""
     remembered: int = 2000
     """Training images that a memory is made from, at most."""
-    within: float = 0.1
+    within: float = 0.5
     """Only tasks whose memory scores within this margin of the best one are considered (nats per dimension)."""
     trust: float = 30.0
     """Weight of the likelihood between tasks of one domain, beside the confidence of heads (per nat per dimension)."""
-    trust_in_domains: float = 120.0
+    trust_in_domains: float = 60.0
     """Weight of the likelihood between domains, beside the confidence of heads (per nat per dimension)."""
     fixed_features: int = 1792
     """Features of the shared head, which is solved in closed form; 0 for no shared head. A frozen backbone has its own
