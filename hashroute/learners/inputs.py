@@ -45,8 +45,8 @@ def check_images(images: Any, image_shape: tuple[int, ...]) -> None:
             raise ValueError(f"image {wrong} has pixels that are not from 0 to {most}: expected these, or uint8")
 
 
-PLAIN = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-PLAIN += (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+PLAIN = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+PLAIN |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 """Types of pixels that can be computed with."""
 
 
