@@ -1,10 +1,11 @@
 # Every target works from a fresh clone. The environment is rebuilt when what it is made from changes.
 PYTHON ?= python3
 VENV := .venv
+MINUTES ?= 30
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-slow test-extras lint bench docs images pages clean
+.PHONY: chaos demo test test-slow test-extras lint bench docs images pages clean
 
 demo: $(VENV)/installed
 	$(BIN)/hashroute demo
@@ -18,6 +19,9 @@ test-slow: $(VENV)/developing
 test-extras: .venv-extras/installed  # export to ONNX, pre-trained backbones, Parquet: in an environment of their own
 	.venv-extras/bin/python -m pytest tests/learners/test_export.py tests/nn/test_pretrained.py \
 		tests/model/test_model_export.py tests/model/test_model_backbones.py tests/model/test_parquet.py
+
+chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
+	$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check .

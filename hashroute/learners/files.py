@@ -268,7 +268,7 @@ def read_model(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             if described["format"] == FORMAT and not has_its_content(tensors):
                 raise ValueError(f"{tensors} is damaged, its content has changed: restore it from a copy")
             with damaged(folder):
-                state = load_file(tensors)
+                state = _load(tensors)
             break
         except FileNotFoundError:  # unless a newer model has replaced it since
             if read_description(folder)[1] == tensors:
@@ -279,6 +279,15 @@ def read_model(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if described["format"] == 3:
             described, state = _from_format_3(described, state)
     return described, state
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file; a FileNotFoundError if it is not there any more."""
+    try:
+        return load_file(path)
+    except Exception:
+        path.stat()  # torch has another error for a file that was removed meanwhile
+        raise
 
 
 def read_description(folder: Path) -> tuple[dict[str, Any], Path]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.heads import Head
 from hashroute.recipe import Recipe
+from hashroute.schema import shown
 
 
 class Objective:
@@ -97,7 +98,7 @@ def find_objective(objective: str | type[Objective]) -> type[Objective]:
     if isinstance(objective, type) and issubclass(objective, Objective):
         return objective
     if objective not in OBJECTIVES:
-        raise ValueError(f"there is no objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
+        raise ValueError(f"there is no objective {shown(objective)}: expected one of {', '.join(OBJECTIVES)}")
     return OBJECTIVES[objective]
 
 

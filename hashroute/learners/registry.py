@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from hashroute.schema import shown
+
 if TYPE_CHECKING:
     from hashroute.learners.learner import Learner
     from hashroute.learners.objectives import Objective
@@ -90,7 +92,7 @@ def find_learner(learner: str | type[Learner]) -> type[Learner]:
     if learner in BUILT_IN:
         importlib.import_module(BUILT_IN[learner].module)
     if learner not in LEARNERS:
-        raise ValueError(f"there is no learner {learner!r}: expected one of {', '.join(learner_names())}")
+        raise ValueError(f"there is no learner {shown(learner)}: expected one of {', '.join(learner_names())}")
     return LEARNERS[learner]
 
 

@@ -250,7 +250,7 @@ class RunFolder:
         differs = differences({**kept, "data": kept.get("data") or settings.data}, given)
         if differs:
             raise ValueError(
-                f"{self.path} holds a run with other settings ({differs}): "
+                f"{self.path} holds a run with other settings ({one_line(differs, 120)}): "
                 "use the same settings to continue it, or choose another folder"
             )
 
