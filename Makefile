@@ -5,15 +5,18 @@ MINUTES ?= 30
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: chaos demo test test-slow test-extras lint bench docs images pages clean
+.PHONY: help chaos demo test test-slow test-extras lint bench docs images pages clean
 
-demo: $(VENV)/installed
+help:  # this list
+	@sed -n 's/^\([a-z-]*\):[^#]*#  *\(.*\)/make \1: \2/p' Makefile
+
+demo: $(VENV)/installed  # five tasks in seconds, no download
 	$(BIN)/hashroute demo
 
-test: $(VENV)/developing  # COVERAGE=--cov prints the coverage of every file
+test: $(VENV)/developing  # the test suite; COVERAGE=--cov prints the coverage of every file
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 15 $(COVERAGE)
 
-test-slow: $(VENV)/developing
+test-slow: $(VENV)/developing  # the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 test-extras: .venv-extras/installed  # export to ONNX, pre-trained backbones, Parquet: in an environment of their own
@@ -23,12 +26,12 @@ test-extras: .venv-extras/installed  # export to ONNX, pre-trained backbones, Pa
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
 	$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
 
-lint: $(VENV)/developing
+lint: $(VENV)/developing  # style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/developing
+bench: $(VENV)/developing  # speed of training and of operations
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/operations.py
 
@@ -41,7 +44,7 @@ images: $(VENV)/developing  # the pictures in docs/images
 pages: $(VENV)/developing  # tables, figures and examples of README and docs
 	$(BIN)/python docs/make_pages.py
 
-clean:
+clean:  # remove all that was built
 	rm -rf $(VENV) .venv-extras build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed: pyproject.toml constraints.txt

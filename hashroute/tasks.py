@@ -112,7 +112,8 @@ class Task:
             raise ValueError(f"the {part} images of task {self.name!r} cannot be used, {problem}")
         if split.images.dtype != torch.uint8:
             raise ValueError(
-                f"the {part} images of task {self.name!r} are {split.images.dtype}: expected torch.uint8, from 0 to 255"
+                f"the {part} images of task {self.name!r} are {split.images.dtype}: "
+                "expected torch.uint8, from 0 to 255; convert them with images.to(torch.uint8)"
             )
         check_labels(split, self.name)
         least, most = int(split.labels.min()), int(split.labels.max())
@@ -235,9 +236,11 @@ class Scenario:
 def check_labels(split: Split, name: str) -> None:
     """Raise an error unless there is one integer for each image."""
     if split.labels.dtype != torch.int64 or split.labels.shape != (len(split),):
+        hint = "; convert them with labels.long()" if split.labels.shape == (len(split),) else ""
+        hint = "; remove the last dimension with labels[:, 0]" if split.labels.shape == (len(split), 1) else hint
         raise ValueError(
             f"the labels of task {name!r} are {split.labels.dtype} of shape {tuple(split.labels.shape)}: "
-            f"expected torch.int64, one for each of {len(split)} images"
+            f"expected torch.int64, one for each of {len(split)} images{hint}"
         )
 
 

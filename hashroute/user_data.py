@@ -114,7 +114,10 @@ def _labels(labels: Any) -> Tensor:
     numbers = labels if isinstance(labels, Tensor) else np.asarray(labels)
     if isinstance(numbers, np.ndarray):
         if numbers.dtype.kind not in "iubf":
-            raise ValueError(f"labels are {numbers.dtype}, expected whole numbers from 0")
+            raise ValueError(
+                f"labels are {numbers.dtype}, expected whole numbers from 0: "
+                "names, labels = np.unique(labels, return_inverse=True) makes them"
+            )
         numbers = torch.from_numpy(numbers.astype(np.int64) if numbers.dtype.kind != "f" else numbers)
     return numbers if numbers.is_floating_point() else numbers.long()
 

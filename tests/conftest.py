@@ -1,8 +1,11 @@
-"""Every test runs with one thread, and its programs hear Ctrl-C; some need onnxruntime."""
+"""Every test runs with one thread, and its programs hear Ctrl-C; some need onnxruntime or a browser."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,3 +22,19 @@ def runtime() -> Any:
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package, reason="needs the extra export: make test-extras")
     return pytest.importorskip("onnxruntime", reason="needs onnxruntime: make test-extras")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real one, without a window."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        if os.environ.get("CI_BROWSER") == "1":
+            pytest.fail("CI_BROWSER is 1, and there is no chromium")
+        pytest.skip("there is no chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

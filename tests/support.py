@@ -232,6 +232,13 @@ def run_script(path: Path, folder: Path) -> str:
     return printed.read_text()
 
 
+def run_together(folder: Path, *lines: Sequence[str], before: str = "") -> str:
+    """What commands print in one process, in a folder; all must succeed. before: code that it runs first."""
+    script = folder / ".commands.py"
+    script.write_text(f"{before}\nfrom hashroute.cli import main\nassert not any([main(line) for line in {lines}])\n")
+    return run_script(script, folder)
+
+
 @cache
 def _prepared() -> Any:
     """Starts processes that have imported what every script needs."""
@@ -242,7 +249,7 @@ def _prepared() -> Any:
 
 def _run_file(path: str, folder: str, printed: str) -> None:
     """Be the process of a script."""
-    output = os.open(printed, os.O_WRONLY | os.O_CREAT)
+    output = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.chdir(folder)

@@ -159,6 +159,8 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
             )
         jobs[each.name, each.seed] = Job(each.name, each.seed, folder.path, images)
     say(console, f"{settings.scenario}, {scenario.sizes()}")
+    if len(sweep.left) < len(sweep.runs):
+        say(console, f"{len(sweep.runs) - len(sweep.left)} of {len(sweep.runs)} runs are already there")
 
     def on_result(each: SweepRun, result: RunResult) -> None:
         jobs[each.name, each.seed].update()
@@ -205,6 +207,8 @@ def _check(settings: BenchSettings) -> None:
         raise ValueError("--augment and --no-augment are both given: expected one of them")
     if settings.scenario != "folders" and (settings.folder or settings.size):
         raise ValueError(f"--folder and --size belong to the scenario folders: leave them out for {settings.scenario}")
+    if settings.scenario == "folders" and settings.folder is None:
+        raise ValueError("the scenario folders has no folder: add --folder FOLDER, with your images as TASK/CLASS/*")
     if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("--tensorboard needs the package tensorboard: pip install 'hashroute[tensorboard]'")
     import_plugins(settings.plugins)

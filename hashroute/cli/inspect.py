@@ -51,6 +51,8 @@ def inspect_model(folder: Path) -> dict[str, Any]:
     from hashroute.training import metrics
     from hashroute.training.run_folder import RunFolder
 
+    if (folder / "manifest.json").exists():
+        raise ValueError(f"{folder} is a model of hashroute learn: list what it knows with hashroute tasks {folder}")
     learner = load_learner(folder)
     record = RunFolder(folder).read() if RunFolder(folder).begun else None
     if record is not None and record.notes:

@@ -293,6 +293,8 @@ def _load(path: Path) -> dict[str, Tensor]:
 def read_description(folder: Path) -> tuple[dict[str, Any], Path]:
     """The description of the model in a folder, and the file with its tensors."""
     path = folder / "learner.json"
+    if not folder.exists():
+        raise ValueError(f"{folder} does not exist: expected a folder that Learner.save or a finished run wrote")
     if not path.is_file():
         raise ValueError(
             f"{folder} holds no model, learner.json is missing: give the folder of a model that was saved, "

@@ -20,6 +20,7 @@ from hashroute.learners.registry import register_learner
 from hashroute.nn.forest import Forest
 from hashroute.nn.gaussian import GaussianMemories, edges, texture
 from hashroute.nn.hashing import FeatureHash
+from hashroute.user_data import to_uint8
 
 UNFAMILIAR = 3.0
 """A memory that was saved without ranges finds an image strange that is this many standard deviations less likely than
@@ -176,7 +177,7 @@ class HRN(Learner):
     @torch.no_grad()
     def _hashed_with_textures(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Hash vectors of the edges in images, and their textures: (n, memory features) and (n, 2)."""
-        found = [(self.memory_hash.normalised(part), texture(part)) for part in self._edges(_in_bytes(images))]
+        found = [(self.memory_hash.normalised(part), texture(part)) for part in self._edges(to_uint8(images))]
         hashed, textures = (torch.cat(parts).to(self.device) for parts in zip(*found, strict=True))
         return hashed, textures
 
@@ -194,11 +195,18 @@ class HRN(Learner):
         default 20 nats. The batch needs hundreds of images.
         """
         self._check_remembers()
-        return self.memories.divergence(self._hashed(images))[self._memory_of_task()]
+        if len(images.shape) == 4 and len(images) == 1:
+            raise ValueError(
+                "distances() was given one image: expected a batch, best of hundreds; unfamiliar() judges single images"
+            )
+        return self._divergence(images)
 
     def distances_of(self, task: TaskEntry) -> Tensor:
         """(tasks,) the divergence of a new task's data from the data of each learned task, in nats."""
-        return self.distances(_spread(task.data.train.images, self.options.compared_images))
+        return self._divergence(_spread(task.data.train.images, self.options.compared_images))
+
+    def _divergence(self, images: Tensor | Images) -> Tensor:
+        return self.memories.divergence(self._hashed(images))[self._memory_of_task()]
 
     def _memory_of_task(self) -> list[int]:
         return [entry.memory for entry in self.entries if entry.memory is not None]
@@ -301,11 +309,6 @@ class HRN(Learner):
 
     def on_state_loaded(self) -> None:
         self.encoder.settle()
-
-
-def _in_bytes(images: Tensor) -> Tensor:
-    """Pixels from 0 to 255."""
-    return images * 255 if images.is_floating_point() else images
 
 
 def _spread(images: Tensor | Images, count: int) -> Tensor:

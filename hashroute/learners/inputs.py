@@ -6,7 +6,9 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hashroute.images import Images
@@ -24,19 +26,30 @@ def check_image_shape(image_shape: Any) -> tuple[int, ...]:
     return shape
 
 
+ImagesLike = Tensor | Images | NDArray[Any]
+"""Images to be answered: a tensor, an array, or images that are read when they are needed."""
+
+
+def as_images(images: ImagesLike) -> Tensor | Images:
+    """An array as a tensor, anything else as it is."""
+    if isinstance(images, np.ndarray) and images.dtype.kind in "iuf":
+        return torch.as_tensor(np.ascontiguousarray(images))
+    return images  # type: ignore[return-value]
+
+
 def check_images(images: Any, image_shape: tuple[int, ...]) -> None:
     """Raise an error unless these are images of this shape, uint8 or from 0 to 1."""
     if not isinstance(images, Tensor | Images) or images.dtype == torch.bool:
         kind = "bool" if isinstance(images, Tensor) else type(images).__name__
-        hint = "; convert them with torch.as_tensor(images)" if kind == "ndarray" else ""
-        raise ValueError(f"images are {kind}: expected a tensor of uint8, or of numbers from 0 to 1{hint}")
+        raise ValueError(f"images are {kind}: expected a tensor or an array of uint8, or of numbers from 0 to 1")
     if isinstance(images, Tensor) and (unusual := _unusual(images)):
         raise ValueError(f"images are {unusual}: expected a plain tensor of uint8, or of numbers from 0 to 1")
     shape = tuple(images.shape)
     if shape[:1] == (0,):
         raise ValueError("there are no images: expected at least one")
     if len(shape) != 4 or shape[1:] != image_shape:
-        raise ValueError(f"images are of shape {shape}: expected (number, {', '.join(map(str, image_shape))})")
+        hint = "; give one image as image[None]" if shape == image_shape else ""
+        raise ValueError(f"images are of shape {shape}: expected (number, {', '.join(map(str, image_shape))}){hint}")
     if isinstance(images, Tensor) and images.dtype != torch.uint8:
         most = 1 if images.is_floating_point() else 255
         lowest, highest = (each.item() for each in images.aminmax())
@@ -45,8 +58,8 @@ def check_images(images: Any, image_shape: tuple[int, ...]) -> None:
             raise ValueError(f"image {wrong} has pixels that are not from 0 to {most}: expected these, or uint8")
 
 
-PLAIN = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-PLAIN |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+PLAIN: tuple[torch.dtype, ...] = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+PLAIN += (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types of pixels that can be computed with."""
 
 

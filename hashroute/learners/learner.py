@@ -24,7 +24,7 @@ from hashroute.learners.trainer import Trainer, TrainingState
 from hashroute.nn.backbones import BackboneLike, find_backbone
 from hashroute.nn.pretrained import check_trusted, is_file
 from hashroute.nn.units import ConvUnit
-from hashroute.recipe import Recipe
+from hashroute.recipe import Profile, Recipe, result_name
 from hashroute.tasks import Scenario, Task
 
 
@@ -119,6 +119,11 @@ class Learner(Predictor):
     def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:  # noqa: ARG003
         """Options that differ from the defaults in a scenario, where no search has chosen any."""
         return {}
+
+    @classmethod
+    def default_options(cls, scenario: str, image_shape: Sequence[int], profile: Profile = "default") -> dict[str, Any]:
+        """The options of a comparison: the usual ones of the scenario, then those that a search chose."""
+        return {**cls.usual_options(scenario, image_shape), **cls.tuned.get(result_name(scenario, profile), {})}
 
     def new_encoder(self) -> nn.Module:
         """A fresh encoder, from images (n, channels, height, width) to features (n, features)."""

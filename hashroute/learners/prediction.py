@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hashroute.images import Images, batches_of
 from hashroute.learners.entries import Batch, TaskEntry, TaskFree
-from hashroute.learners.inputs import check_images
+from hashroute.learners.inputs import ImagesLike, as_images, check_images
 from hashroute.learners.maps import Maps, keep_maps
 from hashroute.learners.objectives import Objective
 from hashroute.learners.randomness import isolated_rng
@@ -133,12 +133,13 @@ class Predictor(nn.Module):
         return self.features(self._place.new_zeros(1, *self.input_shape), self.tasks[-1]).shape[1]
 
     @torch.no_grad()
-    def encode(self, images: Tensor | Images, task: TaskLike | None = None) -> Tensor:
+    def encode(self, images: ImagesLike, task: TaskLike | None = None) -> Tensor:
         """(n, features) features of images, uint8 or from 0 to 1.
 
         Without a task, each image is encoded for the task that `predict` assigns it to.
         """
         self._check_learned()
+        images = as_images(images)
         if task is None and len({self.feature_key(entry) for entry in self.tasks}) > 1:
             found = self.predict(images).tasks
             features = torch.zeros(len(images), self.feature_count(), dtype=self._place.dtype, device=self.device)
@@ -151,26 +152,28 @@ class Predictor(nn.Module):
         return torch.cat([self.features(self.normalise(part, entry), entry) for part in self._parts(images)])
 
     @torch.no_grad()
-    def logits(self, images: Tensor | Images, task: TaskLike) -> Tensor:
+    def logits(self, images: ImagesLike, task: TaskLike) -> Tensor:
         """(n, outputs) what the head of a task gives for images."""
+        images = as_images(images)
         entry, most = self.find_task(task), self._recorded_at_once()
         rows = torch.arange(len(images)).split(most) if len(images) > most else [None]
         parts = (images if some is None else _rows(images, some) for some in rows)
         return torch.cat([self.heads[entry.index](self.encode(part, entry)) for part in parts])
 
     @overload
-    def predict(self, images: Tensor | Images, task: TaskLike) -> Tensor: ...
+    def predict(self, images: ImagesLike, task: TaskLike) -> Tensor: ...
 
     @overload
-    def predict(self, images: Tensor | Images, task: None = None) -> TaskFree: ...
+    def predict(self, images: ImagesLike, task: None = None) -> TaskFree: ...
 
-    def predict(self, images: Tensor | Images, task: TaskLike | None = None) -> Tensor | TaskFree:
+    def predict(self, images: ImagesLike, task: TaskLike | None = None) -> Tensor | TaskFree:
         """Labels of images of a task, given by name or index; without one, the task and the label of each image.
 
         Without a task, the task with the highest sum of prior (`task_prior`) and confidence of its head answers.
         """
         if task is not None:
             return self.logits(images, task).argmax(1)
+        images = as_images(images)
         prior = self._prior(images)
         confidence = torch.full_like(prior, -torch.inf)
         labels = torch.zeros(prior.shape, dtype=torch.int64, device=self.device)
@@ -181,13 +184,14 @@ class Predictor(nn.Module):
         return TaskFree(tasks, labels.gather(1, tasks[:, None])[:, 0])
 
     @torch.no_grad()
-    def forward(self, images: Tensor | Images, task: TaskLike | None = None) -> Tensor:
+    def forward(self, images: ImagesLike, task: TaskLike | None = None) -> Tensor:
         """Outputs of the head of a task; without one, a score for every class of every task: (n, all classes).
 
         The highest score belongs to the class that `predict` answers.
         """
         if task is not None:
             return self.logits(images, task)
+        images = as_images(images)
         prior = self._prior(images)
         widths = [self.objective.outputs(entry) for entry in self.tasks]
         scores = torch.full((len(prior), sum(widths)), -torch.inf, dtype=prior.dtype, device=prior.device)
@@ -280,7 +284,8 @@ class Predictor(nn.Module):
         if not self.tasks:
             raise ValueError("this learner has learned no task yet: call learn(task) first")
 
-    def _parts(self, images: Tensor | Images) -> Iterator[Tensor]:
+    def _parts(self, images: ImagesLike) -> Iterator[Tensor]:
+        images = as_images(images)
         if not isinstance(images, Maps):
             check_images(images, self.image_shape)
         return batches_of(images, self._batch_size())

@@ -6,6 +6,7 @@ A learner that comes with hashroute is imported when it is first used. To add on
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from hashroute.learners.objectives import Objective
     from hashroute.nn.backbones import BackboneLike
     from hashroute.recipe import Recipe
+    from hashroute.tasks import Scenario
 
 
 class BuiltIn(NamedTuple):
@@ -92,13 +94,16 @@ def find_learner(learner: str | type[Learner]) -> type[Learner]:
     if learner in BUILT_IN:
         importlib.import_module(BUILT_IN[learner].module)
     if learner not in LEARNERS:
-        raise ValueError(f"there is no learner {shown(learner)}: expected one of {', '.join(learner_names())}")
+        raise ValueError(
+            f"there is no learner {shown(learner)}: expected one of {', '.join(learner_names())}, or one that a module "
+            "registers which you import first"
+        )
     return LEARNERS[learner]
 
 
 def create_learner(
     name: str | type[Learner],
-    image_shape: Sequence[int],
+    image_shape: Sequence[int] | Scenario,
     recipe: Recipe | None = None,
     seed: int = 0,
     *,
@@ -110,8 +115,9 @@ def create_learner(
 
     Args:
         name: of a registered learner, or its class.
-        image_shape: channels, height and width of the images.
-        recipe: how it is trained; by default, our recommended recipe for images of this shape.
+        image_shape: channels, height and width of the images; or a scenario, whose images, recipe and usual options
+            are then those of `run`.
+        recipe: how it is trained; by default, our recommended recipe for images of this shape and ten classes.
         seed: of weights, batches and hash functions: the same seed gives the same learner.
         backbone: a registered name such as "resnet18x0.25", unit specs, or a module whose children are the levels.
         objective: what is learned from a task.
@@ -124,9 +130,11 @@ def create_learner(
     from hashroute.learners.inputs import check_image_shape
     from hashroute.learners.options import options_from_dict
     from hashroute.recipe import Recipe, recipe_for
+    from hashroute.scenarios import scenario_recipe
+    from hashroute.tasks import Scenario
 
-    kind = find_learner(name)
-    shape = check_image_shape(image_shape)
+    kind, scenario = find_learner(name), image_shape if isinstance(image_shape, Scenario) else None
+    shape = check_image_shape(image_shape.image_shape if isinstance(image_shape, Scenario) else image_shape)
     if recipe is not None and not isinstance(recipe, Recipe):
         raise ValueError(f"recipe is {recipe!r}: expected a Recipe, such as recipe_for(image_shape), or none")
     if type(seed) is not int:
@@ -140,11 +148,14 @@ def create_learner(
             f"{', '.join(sorted(common - {'backbone'}))}"
         )
     changes = {name: options.pop(name) for name in list(options) if name in common}
+    if recipe is None and scenario is not None and backbone is None:
+        recipe = scenario_recipe(scenario)
     recipe = recipe or recipe_for(shape, backbone=None if isinstance(backbone, nn.Module) else backbone)
+    usual = kind.default_options("" if scenario is None else scenario.name, shape)
     return kind(
         shape,
         replace(recipe, **changes),
-        options_from_dict(kind, {**kind.usual_options("", shape), **options}),
+        options_from_dict(kind, {**usual, **options}),
         seed,
         backbone=backbone,
         objective=objective,
@@ -163,10 +174,14 @@ def load_learner(folder: str | Path, backbone: BackboneLike | None = None) -> Le
 
 
 def import_plugins(modules: Sequence[str]) -> None:
-    """Import modules that register learners, backbones, objectives or scenarios of their own."""
+    """Import modules, also from this folder, that register learners, backbones, objectives or scenarios."""
+    if modules and "" not in sys.path:
+        sys.path.insert(0, "")  # where `python` finds modules, but a program like `hashroute` does not
     for name in modules:
         try:
-            importlib.import_module(name)
+            importlib.import_module(name.removesuffix(".py"))
         except Exception as error:  # a module of someone else's may raise anything
             what = f"{type(error).__name__}: {error}"
-            raise ValueError(f"plugin {name!r} cannot be imported: {what}") from None
+            missing = isinstance(error, ModuleNotFoundError)
+            hint = "; expected the name of a module in this folder, or of an installed one" if missing else ""
+            raise ValueError(f"plugin {name!r} cannot be imported: {what}{hint}") from None

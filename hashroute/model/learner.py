@@ -91,10 +91,13 @@ class KeptLearner(HRN):
                 _check_shape(found, part, buffer[place].shape, name)
                 buffer[place] = found[part]
 
-    def _read_head(self, index: int) -> nn.Module:
+    def new_head(self, entry: TaskEntry) -> nn.Module:
+        """A head with fresh weights."""
         scale = self.recipe.feature_scale or float(self.scale_features)
-        head = self.objective.new_head(self.feature_count(), self.tasks[index], scale)
-        return self._filled(head, self.head_names[index])
+        return self.objective.new_head(self.feature_count(), entry, scale)
+
+    def _read_head(self, index: int) -> nn.Module:
+        return self._filled(self.new_head(self.tasks[index]), self.head_names[index])
 
     def _read_path(self, index: int) -> nn.Module:
         return self._filled(self.backbone.new_levels(), self.path_names[index]).requires_grad_(False)

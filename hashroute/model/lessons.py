@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +16,13 @@ from hashroute.learners import checkpoints
 from hashroute.learners.progress import progress_bar
 from hashroute.learners.trainer import Trainer
 from hashroute.model.calibration import temperature
-from hashroute.model.further import learn_further
+from hashroute.model.further import FurtherLearner
 from hashroute.model.learner import KeptLearner
 from hashroute.model.records import ModelSettings, TaskRecord
 from hashroute.model.sources import Source
 from hashroute.model.statistics import ClassStatistics
 from hashroute.model.store import Manifest, Store
-from hashroute.tasks import Task
+from hashroute.tasks import Split, Task
 
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 60
 TRAINED_IMAGES = 40_000
@@ -105,9 +105,24 @@ def learn(
     report = LearnReport(lesson.task, task.class_names, len(task.train), len(task.validation), 0.0, epochs, 0.0)
     report.notes += lesson.source.notes
     if known is None:
-        record = _learn_new(store, settings, records, lesson, task, digest, report, progress, device)
+        shared = {name: record for name, record in records.items() if not record.private}
+        learner = KeptLearner(store, settings, shared, epochs).to(device)
     else:
-        record = _learn_more(store, settings, known, task, digest, report, device)
+        if "statistics" not in known.objects:
+            raise ValueError(
+                f"task {task.name!r} was imported and cannot learn further: learn its images under another name"
+            )
+        shared = {lesson.task: known}
+        learner = FurtherLearner(store, settings, known, epochs).to(device)
+    checkpoint = _Checkpoint(
+        store.checkpoint(lesson.task, manifest.tasks.get(lesson.task)),
+        _key(lesson, settings, shared, epochs, digest),
+    )
+    splits = _train(store, learner, task, checkpoint, report, progress)
+    if isinstance(learner, FurtherLearner):
+        record = _record_more(store, learner, task, digest, report)
+    else:
+        record = _record_new(store, learner, lesson, task, splits, digest, report)
     report.unreadable, report.unreadable_list = len(problems), store.write_unreadable(lesson.task, problems)
     named = Manifest(settings.to_dict(), manifest.tasks, manifest.history)
     store.commit(named.learned(lesson.task, store.put_json(record.to_dict())))
@@ -115,25 +130,22 @@ def learn(
     return report
 
 
-def _learn_new(
+def _train(
     store: Store,
-    settings: ModelSettings,
-    records: Mapping[str, TaskRecord],
-    lesson: Lesson,
+    learner: KeptLearner,
     task: Task,
-    digest: str,
+    checkpoint: _Checkpoint,
     report: LearnReport,
     progress: bool | Callable[[Progress], None] | None,
-    device: torch.device,
-) -> TaskRecord:
-    """Learn a new task. It sees the tasks that are not private, and no other."""
-    shared = {name: record for name, record in records.items() if not record.private}
-    learner = KeptLearner(store, settings, shared, report.epochs).to(device)
-    key = _key(lesson, settings, shared, report.epochs, digest)
-    trainer = _resume(store, learner, key, task)
+) -> tuple[Split, Split]:
+    """Train to the end, from the checkpoint if there is one; returns what was trained on and held out.
+
+    With a frozen stem, these are maps, which are computed once.
+    """
+    trainer = checkpoint.resume(learner, task)
     if trainer is None:
         trainer = learner.start(task)
-        _keep(store, learner, key, task.name)
+        checkpoint.write(store, learner)
     else:
         report.resumed_at = trainer.state.epoch
     with progress_bar(trainer, progress if isinstance(progress, bool) else None if progress is None else False) as bar:
@@ -149,11 +161,24 @@ def _learn_new(
 
         while not trainer.done:
             trainer.run_epoch(advance)
-            _keep(store, learner, key, task.name)
-    entry = learner.entries[-1]
-    maps = dict(entry.maps)  # of a frozen stem, which are computed once
+            checkpoint.write(store, learner)
+    maps = dict(learner.entries[-1].maps)
     trainer.finish()
-    train, validation = (maps.get(split, split) for split in (task.train, task.validation))
+    return maps.get(task.train, task.train), maps.get(task.validation, task.validation)
+
+
+def _record_new(
+    store: Store,
+    learner: KeptLearner,
+    lesson: Lesson,
+    task: Task,
+    splits: tuple[Split, Split],
+    digest: str,
+    report: LearnReport,
+) -> TaskRecord:
+    """The record of a new task. It has seen the tasks that are not private, and no other."""
+    train, validation = splits
+    entry = learner.entries[-1]
     logits = learner.logits(validation.images, entry)
     report.accuracy = (logits.argmax(1).cpu() == task.validation.labels).double().mean().item()
     statistics = ClassStatistics.of(*learner.record(train, entry), task.classes)
@@ -162,8 +187,8 @@ def _learn_new(
     assert entry.decision is not None, "hrn decides about every task"
     report.decision = entry.decision.to_dict()
     free = None
-    if shared:
-        before = sum(len(record.classes) for record in shared.values())
+    if entry.index:
+        before = sum(len(each.class_names) for each in learner.tasks[: entry.index])
         free = temperature(learner(task.validation.images), task.validation.labels + before)
     return TaskRecord(
         classes=task.class_names,
@@ -181,47 +206,34 @@ def _learn_new(
     )
 
 
-def _learn_more(
-    store: Store,
-    settings: ModelSettings,
-    known: TaskRecord,
-    task: Task,
-    digest: str,
-    report: LearnReport,
-    device: torch.device,
-) -> TaskRecord:
-    """Learn more images, or new classes, of a task. No other task is looked at."""
-    if "statistics" not in known.objects:
-        raise ValueError(
-            f"task {task.name!r} was imported and cannot learn further: learn its images under another name"
-        )
-    learner = KeptLearner(store, settings, {task.name: known}, report.epochs).to(device)
-    old = ClassStatistics.from_tensors(store.tensors(known.objects["statistics"]))
-    found = learn_further(learner, learner.entries[0], old, known.held_out, task, settings.task_seed(task.name))
+def _record_more(store: Store, learner: FurtherLearner, task: Task, digest: str, report: LearnReport) -> TaskRecord:
+    """The record of a task that got more images, or new classes. No other task was looked at."""
+    known, found, entry = learner.known, learner.found, learner.entries[-1]
+    assert found is not None, "the lesson is finished"
     report.accuracy = found.accuracy
     report.new_classes = task.class_names[len(known.classes) :]
-    if found.kept_old:
-        report.notes.append("the head of the task stays as it was: training it further made it worse")
+    report.notes.append(found.summary)
     objects = {
-        **known.objects,
-        "head": store.put_tensors(found.head.state_dict()),
+        "path": known.objects["path"],
+        "head": store.put_tensors(learner.heads[entry.index].state_dict()),
         "memory": store.put_tensors(found.memory),
         "statistics": store.put_tensors(found.statistics.tensors()),
     }
-    images, held_out = known.images + len(task.train), known.held_out + len(task.validation)
+    forked = found.kept == "fork"
+    if forked:
+        objects["path"] = store.put_tensors(learner.encoder.paths[entry.path].state_dict())
+    held_out = known.held_out + len(task.validation)
     share = len(task.validation) / held_out
-    return TaskRecord(
+    return replace(
+        known,
         classes=task.class_names,
-        images=images,
+        images=known.images + len(task.train),
         held_out=held_out,
         accuracy=(1 - share) * (known.accuracy or 0.0) + share * found.accuracy,
-        private=known.private,
         temperature=found.temperature,
-        task_free_temperature=known.task_free_temperature,
-        domain=known.domain,
         objects=objects,
-        parent=known.parent,
-        decision=known.decision,
+        parent=known.objects["path"] if forked else known.parent,
+        earlier=(*known.earlier, known.objects["path"]) if forked else known.earlier,
         sources=(*known.sources, digest),
     )
 
@@ -239,18 +251,25 @@ def _key(lesson: Lesson, settings: ModelSettings, shared: Mapping[str, TaskRecor
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _keep(store: Store, learner: KeptLearner, key: str, task: str) -> None:
-    content = checkpoints.pack({"key": key, **learner.checkpoint()})
-    store.write_checkpoint(task, lambda file: file.write_bytes(content))
+@dataclass(frozen=True)
+class _Checkpoint:
+    """The file from which an interrupted lesson goes on."""
 
+    path: Path
+    key: str
+    """What it belongs to: the checkpoint of another lesson does not count."""
 
-def _resume(store: Store, learner: KeptLearner, key: str, task: Task) -> Trainer | None:
-    """Go on from the checkpoint of the same lesson, if there is one."""
-    path = store.checkpoint(task.name)
-    if not path.exists():
-        return None
-    try:
-        checkpoint = checkpoints.unpack(path)
-    except ValueError:  # whatever is wrong with it, the task can be learned from its beginning
-        return None
-    return learner.restore(checkpoint, task) if checkpoint.get("key") == key else None
+    def write(self, store: Store, learner: KeptLearner) -> None:
+        """Replace it by the present state."""
+        content = checkpoints.pack({"key": self.key, **learner.checkpoint()})
+        store.write_checkpoint(self.path, lambda file: file.write_bytes(content))
+
+    def resume(self, learner: KeptLearner, task: Task) -> Trainer | None:
+        """Go on from it, if there is one of the same lesson."""
+        if not self.path.exists():
+            return None
+        try:
+            checkpoint = checkpoints.unpack(self.path)
+        except ValueError:  # whatever is wrong with it, the task can be learned from its beginning
+            return None
+        return learner.restore(checkpoint, task) if checkpoint.get("key") == self.key else None

@@ -232,8 +232,8 @@ class Model:
         return found
 
     def unfinished(self) -> int:
-        """How many tasks were interrupted: the same `learn` continues each, `forget` gives it up."""
-        return len(list(self.store.unfinished.glob("*.pt")))
+        """How many new tasks were interrupted: the same `learn` continues each, `forget` gives it up."""
+        return len([path for path in self.store.unfinished.glob("*.pt") if "-" not in path.stem])
 
     # ---------------------------------------------------------------- changes
 
@@ -274,7 +274,7 @@ class Model:
         """
 
         def change(manifest: Manifest) -> list[str]:
-            unfinished = self.store.remove_checkpoint(task)
+            unfinished = self.store.remove_checkpoints(task)
             if unfinished and task not in manifest.tasks:
                 self.store.commit(manifest)
                 return []
@@ -323,7 +323,7 @@ class Model:
         records = self._records(manifest)
         if records[task].decision.get("action") == "reuse":
             return []  # its units belong to another task
-        paths, heirs = {records[task].objects["path"]}, []
+        paths, heirs = {records[task].objects["path"], *records[task].earlier}, []
         for name, record in records.items():
             if name != task and (record.objects["path"] in paths or record.parent in paths):
                 heirs.append(name)

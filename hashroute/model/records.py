@@ -110,6 +110,8 @@ class TaskRecord:
     """path: its units. head. memory: of its data. statistics: of its features, by class, if it can learn further."""
     parent: str | None = None
     """The path from which its path was forked."""
+    earlier: tuple[str, ...] = ()
+    """Paths that it had before it was learned further: other tasks may have forked them."""
     decision: dict[str, Any] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     """Digests of what it was learned from: the same images are not learned twice."""

@@ -57,11 +57,6 @@ class Source:
     """The folder that files are named from."""
 
     @property
-    def from_files(self) -> bool:
-        """Whether the images are files."""
-        return isinstance(self.images, list)
-
-    @property
     def channels(self) -> int:
         """The channels of a model that is made for these images: grey and transparent images count as colour."""
         if isinstance(self.images, list):

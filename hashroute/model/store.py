@@ -247,8 +247,12 @@ class Store:
             if path.name not in needed:
                 path.unlink(missing_ok=True)
         known = {task_key(name) for name in manifest.tasks}
-        for path in (*self.unreadable.glob("*.txt"), *self.unfinished.glob("*.pt")):
-            if (path.stem in known) != (path.suffix == ".txt"):
+        further = {self.checkpoint(*each).name for each in manifest.tasks.items()}
+        for path in self.unreadable.glob("*.txt"):
+            if path.stem not in known:
+                path.unlink(missing_ok=True)
+        for path in self.unfinished.glob("*.pt"):
+            if path.name not in further and ("-" in path.stem or path.stem in known):
                 path.unlink(missing_ok=True)
         for folder in (self.unfinished, self.unreadable):
             if folder.is_dir() and not any(folder.iterdir()):
@@ -262,20 +266,21 @@ class Store:
 
     # ---------------------------------------------------------------- beside the model
 
-    def checkpoint(self, task: str) -> Path:
-        """The file for the checkpoint of a task that is being learned."""
-        return self.unfinished / f"{task_key(task)}.pt"
+    def checkpoint(self, task: str, record: str | None = None) -> Path:
+        """The file for the checkpoint of a task that is being learned; of one that is known, with its record."""
+        return self.unfinished / f"{task_key(task)}{f'-{record[:16]}' if record else ''}.pt"
 
-    def write_checkpoint(self, task: str, write: Callable[[Path], object]) -> None:
-        """Replace the checkpoint of a task."""
+    def write_checkpoint(self, path: Path, write: Callable[[Path], object]) -> None:
+        """Replace a checkpoint."""
         self.unfinished.mkdir(exist_ok=True)
-        replace_file(self.checkpoint(task), write)
+        replace_file(path, write)
 
-    def remove_checkpoint(self, task: str) -> bool:
-        """Remove the checkpoint of a task; whether there was one."""
-        there = self.checkpoint(task).exists()
-        self.checkpoint(task).unlink(missing_ok=True)
-        return there
+    def remove_checkpoints(self, task: str) -> bool:
+        """Remove the checkpoints of a task; whether there was one."""
+        there = list(self.unfinished.glob(f"{task_key(task)}*.pt"))
+        for path in there:
+            path.unlink(missing_ok=True)
+        return bool(there)
 
     def write_unreadable(self, task: str, problems: list[str]) -> Path | None:
         """List the files of a task that could not be read; returns the file, or None if there is nothing to list."""

@@ -15,7 +15,7 @@ from hashroute.learners.learner import Learner
 from hashroute.learners.options import options_from_dict, options_to_dict, searched_options
 from hashroute.learners.trainer import Trainer, clock
 from hashroute.nn.backbones import Backbone
-from hashroute.recipe import Profile, Recipe, result_name
+from hashroute.recipe import Profile, Recipe
 from hashroute.scenarios import load_scenario, scenario_recipe
 from hashroute.tasks import Scenario
 from hashroute.training.evaluate import EvaluateOn, Evaluation
@@ -39,8 +39,9 @@ def learner_options(
     tuned: a file of `hashroute search`; None stands for the learner's own `tuned` values.
     """
     kind = _kind(learner)
-    found = kind.tuned.get(result_name(scenario, profile)) if tuned is None else searched_options(tuned).get(kind.name)
-    return {**kind.usual_options(scenario, image_shape), **(found or {})}
+    if tuned is None:
+        return kind.default_options(scenario, image_shape, profile)
+    return {**kind.usual_options(scenario, image_shape), **searched_options(tuned).get(kind.name, {})}
 
 
 def describe(

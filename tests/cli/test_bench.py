@@ -17,6 +17,7 @@ from PIL import Image
 
 import hashroute
 from hashroute.learners import find_learner, learner_summaries
+from hashroute.learners.registry import import_plugins
 from hashroute.scenarios import scenario_summaries
 from run_files import comparison, epochs, read_json
 
@@ -45,10 +46,14 @@ def test_finished_runs_are_skipped_and_more_are_merged_in_order(bench: Command) 
 
     assert bench(*QUICK, "--learners", "ewc")[0] == 0
     first, content = written("ewc-seed0"), FILE.read_text()
-    assert bench(*QUICK, "--learners", "ewc")[0] == 0
+    code, printed, _ = bench(*QUICK, "--learners", "ewc")
+    assert code == 0
+    assert "1 of 1 runs are already there" in printed.splitlines()
     assert FILE.read_text() == content
 
-    assert bench(*QUICK, "--learners", "ewc", "vc", "--seeds", "2")[0] == 0
+    code, printed, _ = bench(*QUICK, "--learners", "ewc", "vc", "--seeds", "2")
+    assert code == 0
+    assert "1 of 4 runs are already there" in printed.splitlines()
     assert written("ewc-seed0") == first
     merged = comparison(FILE)
     assert list(merged["runs"]) == ["vc 0", "vc 1", "ewc 0", "ewc 1"]
@@ -246,6 +251,14 @@ def test_a_failing_learner_does_not_end_the_others_and_continues_when_mended(tmp
     assert {**runs["stumbling 0"], **named} == runs["vc 0"], "it is a copy of vc"
 
 
+def test_a_plugin_is_found_in_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    (tmp_path / "in_this_folder.py").write_text("found = True\n")
+    import_plugins(["in_this_folder.py"])
+    assert sys.modules["in_this_folder"].found
+
+
 # -------------------------------------------------------------------- for programs
 
 
@@ -317,6 +330,7 @@ MISTAKES: dict[str, str] = {
     "digits --size 16": "--folder and --size belong to the scenario folders",
     "folders --folder nowhere --size 0": "--size is 0: expected at least 1",
     "folders --folder nowhere": "nowhere",
+    "folders": "the scenario folders has no folder: add --folder FOLDER, with your images as TASK/CLASS/*",
     "digits --fraction 0": "--fraction is 0",
     "digits --fraction 1.5": "--fraction is 1.5",
     "digits --plugins no_such_plugin": "plugin 'no_such_plugin' cannot be imported",

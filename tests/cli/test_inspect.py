@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from hashroute import Scenario, load_learner, load_scenario, run
+from hashroute.cli import main
 from hashroute.learners import learner_names
 from hashroute.recipe import recipe_for
 from hashroute.reporting.decisions import describe
+from kept_models import write_shapes
 from support import run_script, tensors_of
 
 BUILT_IN = tuple(learner_names())
@@ -179,7 +181,15 @@ def test_a_damaged_folder_is_one_clear_line(case: str, folders: Any, inspect: In
 def test_a_folder_that_is_not_there(inspect: Inspect, tmp_path: Path) -> None:
     code, _, said = inspect(tmp_path / "nowhere")
     assert (code, said.count("\n")) == (2, 1)
-    assert "nowhere holds no model" in said
+    assert "nowhere does not exist: expected a folder that Learner.save or a finished run wrote" in said
+
+
+def test_a_model_that_is_kept_has_a_command_of_its_own(inspect: Inspect, tmp_path: Path) -> None:
+    write_shapes(tmp_path / "round", "circle", "cross", count=8)
+    assert main(["learn", str(tmp_path / "kept"), str(tmp_path / "round"), "--epochs", "1"]) == 0
+    code, _, said = inspect(tmp_path / "kept")
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"is a model of hashroute learn: list what it knows with hashroute tasks {tmp_path / 'kept'}" in said
 
 
 def test_a_learner_of_ones_own_needs_its_plugin(folders: Any, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 from hashroute import Model
 from hashroute.cli import main
 from kept_models import COMMAND, ENVIRONMENT, content, hashroute, succeeded, write_cifar, write_shapes
+from support import run_together
 
 Command = Callable[..., tuple[int, str, str]]
 EPOCHS = 60
@@ -73,13 +74,13 @@ def test_a_story_of_weeks(tmp_path: Path, here: Here) -> None:
     first = write_cifar(tmp_path / "animals", 3, 42, count=40) or write_shapes(tmp_path / "animals", "circle", "cross")
     write_shapes(tmp_path / "shapes", "square", "stripes", seed=1)
     write_shapes(tmp_path / "faces", "circle", "cross", seed=4, colour=False)
-    told = succeeded("learn", "kept", first, "--epochs", 2, folder=tmp_path)
+    told = run_together(tmp_path, ["learn", "kept", str(first), "--epochs", "2"])
     assert "animals: 2 classes" in told
     assert "held-out images are right" in told
     assert "animals: gets new units" in told
-    succeeded("learn", "kept", "shapes", "--epochs", 2, folder=tmp_path)
+    run_together(tmp_path, ["learn", "kept", "shapes", "--epochs", "2"])
     shutil.copytree(tmp_path / "kept", tmp_path / "never")
-    told = succeeded("learn", "kept", "faces", "--private", "--epochs", 2, folder=tmp_path)
+    told = run_together(tmp_path, ["learn", "kept", "faces", "--private", "--epochs", "2"])
     assert "faces: resembles" in told
 
     answers = here("predict", "kept", "shapes/square", "--format", "json", "--top", 3)

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from hashroute import Model, load_scenario
-from support import import_file, run_script
+from support import import_file, run_script, run_together
 
 ROOT = Path(__file__).parents[2]
 README, QUICK_START = ROOT / "README.md", ROOT / "docs" / "quick-start.md"
@@ -58,13 +58,6 @@ def run_commands(folder: Path, lines: Sequence[Sequence[str]]) -> None:
             serve(folder, *arguments)
         else:
             run_python(folder, "-m", "hashroute", *arguments)
-
-
-def run_together(folder: Path, lines: Sequence[Sequence[str]], before: str = "") -> None:
-    """Run some code and then commands, in one process, to be fast."""
-    script = folder / f"{lines[0][0]}.py"
-    script.write_text(f"{before}\nfrom hashroute.cli import main\nassert not any([main(line) for line in {lines}])\n")
-    run_script(script, folder)
 
 
 def serve(folder: Path, *arguments: str) -> None:
@@ -111,10 +104,10 @@ def test_commands_of_readme_work_one_after_another(tmp_path: Path) -> None:
     assert [line[0] for line in quick] == [*kept, "serve", "bench", "bench", "report", "inspect"]
     served, compared = len(kept), len(kept) + 1
     images = blocks(README, "python")[0]
-    run_together(tmp_path, quick[:served], images)
+    run_together(tmp_path, *quick[:served], before=images)
     assert [task.name for task in Model(tmp_path / "kept").tasks()] == ["low"], "the second one was undone"
     run_commands(tmp_path, quick[served : compared + 1])
-    run_together(tmp_path, quick[compared + 1 :])
+    run_together(tmp_path, *quick[compared + 1 :])
 
 
 @pytest.mark.slow
@@ -128,6 +121,8 @@ def test_make_has_the_targets_of_readme() -> None:
     named = re.findall(r"\bmake ([a-z]+)", README.read_text())
     assert set(named) <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert len(named) >= 3
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^make ([a-z-]+): ", listed, re.MULTILINE)) >= set(named)
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])

@@ -142,7 +142,7 @@ def test_what_cannot_be_loaded_gets_one_line(case: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nothing holds no model, learner\.json is missing"):
+    with pytest.raises(ValueError, match=r"nothing does not exist: expected a folder that Learner.save"):
         load_learner(tmp_path / "nothing")
 
 

@@ -16,7 +16,7 @@ from hashroute import Learner, Task, create_learner
 from hashroute.learners.entries import TaskEntry
 from hashroute.recipe import recipe_for
 from hashroute.tasks import Split
-from support import digits, fresh, learned
+from support import assert_one_clear_line, digits, fresh, learned
 
 TASK = digits(1).tasks[0]
 IMAGES, LABELS = TASK.train.images, TASK.train.labels
@@ -89,8 +89,8 @@ def spoiled(value: float) -> torch.Tensor:
 
 
 WRONG_IMAGES: dict[str, tuple[Any, str]] = {
-    "bool": (TASK.test.images > 100, "images are bool: expected a tensor of uint8, or of numbers from 0 to 1"),
-    "array": (TASK.test.images.numpy(), "images are ndarray: expected a tensor"),
+    "bool": (TASK.test.images > 100, "images are bool: expected a tensor or an array of uint8, or of numbers"),
+    "array": (TASK.test.images.numpy() > 100, "images are ndarray: expected a tensor or an array of uint8"),
     "channels": (torch.zeros(2, 3, 8, 8), r"images are of shape \(2, 3, 8, 8\): expected \(number, 1, 8, 8\)"),
     "one image": (TASK.test.images[0], r"images are of shape \(1, 8, 8\): expected \(number, 1, 8, 8\)"),
     "no image": (TASK.test.images[:0], "there are no images: expected at least one"),
@@ -167,3 +167,27 @@ def test_large_images_come_in_small_batches_where_nothing_is_trained() -> None:
     learner.encoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     learner.predict(torch.zeros(30, 3, 224, 224, dtype=torch.uint8), 0)
     assert sizes == [10, 10, 10]
+
+
+@pytest.mark.parametrize("task", ["0 or 1", None])
+@pytest.mark.parametrize("kind", ["uint8", "float64", "strided"])
+def test_arrays_are_answered_like_tensors(kind: str, task: str | None) -> None:
+    learner, images = learned("hrn"), digits(2).tasks[0].test.images
+    arrays = {
+        "uint8": images.numpy(),
+        "float64": images.double().numpy() / 255,
+        "strided": np.repeat(images.numpy(), 2, axis=0)[::2],
+    }
+    answers = [learner.predict(each, task) for each in (images, arrays[kind])]
+    torch.testing.assert_close(*answers)
+    torch.testing.assert_close(*(learner(each, task) for each in (images, arrays[kind])))
+    assert torch.equal(learner.unfamiliar(arrays[kind]), learner.unfamiliar(images))
+
+
+def test_one_image_is_a_batch_of_one_or_a_clear_line() -> None:
+    learner, images = learned("hrn"), digits(2).tasks[0].test.images
+    assert_one_clear_line(
+        lambda: learner.predict(images[0]), r"of shape \(1, 8, 8\): .*; give one image as image\[None\]"
+    )
+    assert_one_clear_line(lambda: learner.distances(images[:1]), r"distances\(\) was given one image: expected a batch")
+    assert learner.distances(images[:2]).shape == (2,)

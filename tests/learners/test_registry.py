@@ -16,7 +16,8 @@ from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.learners.plain import Vanilla
 from hashroute.learners.registry import LEARNERS
 from hashroute.recipe import Recipe
-from support import digits, short_recipe
+from hashroute.scenarios import scenario_recipe
+from support import assert_same, digits, short_recipe
 
 
 class Frozen(Vanilla):
@@ -135,3 +136,14 @@ def test_a_class_makes_a_learner() -> None:
 @pytest.mark.parametrize("name", learner_names())
 def test_every_learner_can_be_made_for_colour_images(name: str) -> None:
     assert create_learner(name, (3, 32, 32)).image_shape == (3, 32, 32)
+
+
+@pytest.mark.parametrize("name", ["hrn", "hrn-paper", "gpm"])
+def test_a_learner_made_for_a_scenario_is_that_of_a_run(name: str) -> None:
+    scenario = digits(2, 0.3)
+    learner = create_learner(name, scenario, seed=3)
+    _, other = run(scenario, name, scenario_recipe(scenario), 3)
+    assert learner.recipe == other.recipe
+    assert learner.options == other.options
+    assert_same(learner.learn(scenario), other)
+    assert create_learner(name, scenario, epochs=3).recipe.epochs == (3,)

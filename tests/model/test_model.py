@@ -117,6 +117,56 @@ def test_a_task_gets_more_images(copy: Model) -> None:
     assert right(copy, some_digits(2, 3), "23") > 0.9
 
 
+def gratings(count: int, seed: int) -> Arrays:
+    """Noisy waves in one of four directions: fresh units hardly tell them apart, trained units do."""
+    random, labels = np.random.default_rng(seed), np.arange(count) % 4
+    rows, columns = np.mgrid[:16, :16]
+    down, across = (turn(labels * np.pi / 4)[:, None, None] for turn in (np.cos, np.sin))
+    waves = np.sin(1.6 * (down * rows + across * columns) + random.uniform(0, 6.3, (count, 1, 1)))
+    return (0.5 + 0.2 * waves + random.normal(0, 0.2, waves.shape)).clip(0, 1).astype(np.float32), labels
+
+
+def few_then_many(folder: Path, **options: Any) -> tuple[Model, Any]:
+    """A model whose first task has seen few images, and then sees many; the last report."""
+    model = Model(folder)
+    model.learn(gratings(16, seed=0), "waves", epochs=1)
+    model.learn(some_digits(6, 7), "67", epochs=1)
+    return model, model.learn(gratings(400, seed=1), "waves", epochs=8, **options)
+
+
+def test_more_images_earn_a_fork_and_no_other_task_changes(tmp_path: Path) -> None:
+    model, report = few_then_many(tmp_path / "model")
+    assert report.notes[-1].startswith("the units of the task were forked and trained further (")
+    assert right(model, gratings(200, seed=2), "waves") > 0.9
+    waves, other = (model.records()[name] for name in ("waves", "67"))
+    assert waves.earlier == (waves.parent,) == (other.parent,), "the other task was forked from the earlier units"
+    assert model.descendants("waves") == ["67"]
+    answers = model.predict(some_digits(6, 7)[0], "67", top=2)
+    assert "as it was" in model.undo()
+    assert model.predict(some_digits(6, 7)[0], "67", top=2) == answers
+    assert model.records()["67"] == other
+    assert model.records()["waves"].objects["path"] == waves.parent
+    assert model.verify() == []
+
+
+def test_an_interrupted_further_lesson_resumes_and_ends_in_the_same_model(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+
+    def stop(progress: Progress) -> None:
+        if progress.epoch == 3:
+            raise Stop
+
+    whole, report = few_then_many(tmp_path / "whole", progress=seen.append)
+    assert seen[-1].images == seen[-1].total == 8 * report.images
+    with pytest.raises(Stop):
+        few_then_many(tmp_path / "stopped", progress=stop)
+    stopped = Model(tmp_path / "stopped")
+    assert stopped.unfinished() == 0, "every task that it has is whole"
+    assert stopped.verify() == []
+    assert stopped.learn(gratings(400, seed=1), "waves", epochs=8).resumed_at == 3
+    assert content(stopped.path) == content(whole.path)
+
+
 def test_the_same_images_are_not_learned_twice(copy: Model) -> None:
     before = content(copy.path)
     report = copy.learn(some_digits(2, 3), "23", epochs=2)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -17,22 +15,6 @@ from hashroute.reporting.page import write_report
 from hashroute.training.result import Comparison
 
 Opened = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A real one, without a window."""
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        if os.environ.get("CI_BROWSER") == "1":
-            pytest.fail("CI_BROWSER is 1, and there is no chromium")
-        pytest.skip("there is no chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,6 @@ from .conftest import running
 SHOTS = os.environ.get("SHOTS")
 """A folder for pictures of the page, for people to look at."""
 TOKEN = "a-token-of-many-characters"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A real one, without a window."""
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        if os.environ.get("CI_BROWSER") == "1":
-            pytest.fail("CI_BROWSER is 1, and there is no chromium")
-        pytest.skip("there is no chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Visit:
