@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "hashroute"
 ORDER = (
     ("storage", "devices"),
     ("schema",),
+    ("registry",),
     ("nn",),
     ("images",),
     ("user_data",),

@@ -166,7 +166,7 @@ def build(kind: type[Kind], description: dict[str, Any], backbone: BackboneLike 
     learner = kind(
         description["image_shape"],
         Recipe.from_dict(description["recipe"]),
-        options_from_dict(kind, description["options"]),
+        options_from_dict(kind, kind.saved_options(description["options"])),
         description["seed"],
         backbone=backbone,
         objective=description["objective"],
@@ -195,7 +195,7 @@ def check_fits(
     """
     if backbone is not None or "stem" in description or not kind.__module__.startswith("hashroute."):
         return
-    check(description["options"], kind.Options, "options")
+    check(kind.saved_options(description["options"]), kind.Options, "options")
     largest = 0
 
     def note(module: object, given: object, output: object) -> None:  # noqa: ARG001

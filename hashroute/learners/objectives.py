@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.heads import Head
 from hashroute.recipe import Recipe
-from hashroute.schema import shown
+from hashroute.registry import Registry
 
 
 class Objective:
@@ -74,7 +74,7 @@ class Objective:
         return logit_margin(outputs)
 
 
-OBJECTIVES: dict[str, type[Objective]] = {}
+OBJECTIVES: Registry[type[Objective]] = Registry("an objective")
 """Objectives, by name."""
 
 Kind = TypeVar("Kind", bound=type[Objective])
@@ -84,10 +84,8 @@ def register_objective(name: str) -> Callable[[Kind], Kind]:
     """Decorate an objective, so that learners find it by this name, also when a model is loaded."""
 
     def register(kind: Kind) -> Kind:
-        if name in OBJECTIVES:
-            raise ValueError(f"there is an objective {name!r} already: choose another name")
+        OBJECTIVES.add(name, kind, kind.__module__)
         kind.name = name
-        OBJECTIVES[name] = kind
         return kind
 
     return register
@@ -97,9 +95,7 @@ def find_objective(objective: str | type[Objective]) -> type[Objective]:
     """The objective of this name."""
     if isinstance(objective, type) and issubclass(objective, Objective):
         return objective
-    if objective not in OBJECTIVES:
-        raise ValueError(f"there is no objective {shown(objective)}: expected one of {', '.join(OBJECTIVES)}")
-    return OBJECTIVES[objective]
+    return OBJECTIVES.find(objective)
 
 
 @register_objective("classification")

@@ -9,9 +9,9 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hashroute.schema import shown
+from hashroute.registry import BuiltIn, Registry
 
 if TYPE_CHECKING:
     from hashroute.learners.learner import Learner
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from hashroute.nn.backbones import BackboneLike
     from hashroute.recipe import Recipe
     from hashroute.tasks import Scenario
-
-
-class BuiltIn(NamedTuple):
-    """A learner that comes with hashroute."""
-
-    module: str
-    summary: str
 
 
 BUILT_IN = {
@@ -45,6 +38,9 @@ BUILT_IN = {
     "gpm": BuiltIn(
         "hashroute.learners.gpm", "gradient projection memory: updates avoid the inputs of old tasks (Saha, 2021)"
     ),
+    "closed-form": BuiltIn(
+        "hashroute.learners.closed_form", "control: one linear head in closed form over fixed features of images"
+    ),
     "hash-only": BuiltIn(
         "hashroute.learners.controls", "control: heads on the hash of the image, no encoder is learned"
     ),
@@ -53,7 +49,7 @@ BUILT_IN = {
 }
 """In the order in which tables show them."""
 
-LEARNERS: dict[str, type[Learner]] = {}
+LEARNERS: Registry[type[Learner]] = Registry("a learner", BUILT_IN)
 """Kinds of learners that are imported, by name."""
 
 Kind = TypeVar("Kind", bound="type[Learner]")
@@ -63,11 +59,8 @@ def register_learner(name: str) -> Callable[[Kind], Kind]:
     """Decorate a kind of learner, so that `create_learner` and the commands find it by this name."""
 
     def register(kind: Kind) -> Kind:
-        taken = name in LEARNERS or (name in BUILT_IN and kind.__module__ != BUILT_IN[name].module)
-        if taken:
-            raise ValueError(f"there is a learner {name!r} already: choose another name")
+        LEARNERS.add(name, kind, kind.__module__)
         kind.name = name
-        LEARNERS[name] = kind
         return kind
 
     return register
@@ -75,7 +68,7 @@ def register_learner(name: str) -> Callable[[Kind], Kind]:
 
 def learner_names() -> list[str]:
     """The names of all learners, in the order of tables."""
-    return list(dict.fromkeys([*BUILT_IN, *LEARNERS]))
+    return LEARNERS.names
 
 
 def learner_summaries() -> dict[str, str]:
@@ -91,14 +84,7 @@ def find_learner(learner: str | type[Learner]) -> type[Learner]:
     if not isinstance(learner, str):
         given = learner if isinstance(learner, type) else type(learner)  # an instance prints as many lines
         raise ValueError(f"the learner is a {given.__name__}: expected a name, or a subclass of Learner")
-    if learner in BUILT_IN:
-        importlib.import_module(BUILT_IN[learner].module)
-    if learner not in LEARNERS:
-        raise ValueError(
-            f"there is no learner {shown(learner)}: expected one of {', '.join(learner_names())}, or one that a module "
-            "registers which you import first"
-        )
-    return LEARNERS[learner]
+    return LEARNERS.find(learner, ", or one that a module registers which you import first")
 
 
 def create_learner(

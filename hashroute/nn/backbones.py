@@ -22,6 +22,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from hashroute.nn.pretrained import STEMS, FrozenStem, find_stem, from_file, is_file, is_pretrained
 from hashroute.nn.units import ConvBlock, ConvUnit, UnitSpec
+from hashroute.registry import Registry
 from hashroute.schema import shown
 
 Build = Callable[..., Sequence[nn.Module]]
@@ -29,7 +30,7 @@ Build = Callable[..., Sequence[nn.Module]]
 
 BackboneLike = str | Sequence[UnitSpec] | nn.Module
 
-BACKBONES: dict[str, Build] = {}
+BACKBONES: Registry[Build] = Registry("a backbone")
 """Functions that build the levels of a backbone, by name."""
 
 
@@ -40,9 +41,7 @@ def register_backbone(name: str) -> Callable[[Build], Build]:
     """
 
     def register(build: Build) -> Build:
-        if name in BACKBONES:
-            raise ValueError(f"there is a backbone {name!r} already: choose another name")
-        BACKBONES[name] = build
+        BACKBONES.add(name, build, build.__module__)
         return build
 
     return register

@@ -5,17 +5,18 @@ A built-in scenario is imported when it is first needed, so names and summaries 
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hashroute.registry import BuiltIn, Registry
+
 if TYPE_CHECKING:
     from hashroute.recipe import Profile, Recipe
     from hashroute.tasks import Scenario
 
-BUILT_IN = {
+SUMMARIES = {
     "digits": "scikit-learn's handwritten digits in five pairs; 8 x 8 pixels, no download",
     "pairwise-mnist": "MNIST digits in five pairs",
     "fashion-mnist": "ten garments of Fashion-MNIST, then ten digits of MNIST",
@@ -24,7 +25,7 @@ BUILT_IN = {
     "mixed": "ten tasks from SVHN, CIFAR-100, MNIST and Fashion-MNIST; some data sets come back",
     "folders": "your own images: one folder per task, with one folder per class inside",
 }
-"""Summaries of the scenarios that come with hashroute. Each is registered by the module of the same name."""
+"""What the scenarios that come with hashroute are. Each is registered by the module of the same name."""
 
 PublishedResults = Mapping[str, tuple[tuple[float, float], ...]]
 """By learner, for each task: accuracy right after learning it, and at the end, in percent."""
@@ -54,7 +55,10 @@ class ScenarioSpec:
         return self.published_recipe
 
 
-_SPECS: dict[str, ScenarioSpec] = {}
+SCENARIOS: Registry[ScenarioSpec] = Registry(
+    "a scenario",
+    {name: BuiltIn(f"{__package__}.{name.replace('-', '_')}", summary) for name, summary in SUMMARIES.items()},
+)
 
 
 def register_scenario(
@@ -71,11 +75,9 @@ def register_scenario(
     """
 
     def register(make: Callable[..., Scenario]) -> Callable[..., Scenario]:
-        built_in = make.__module__ == _module_of(name)
-        if name in _SPECS or (name in BUILT_IN and not built_in):
-            raise ValueError(f"there is a scenario {name!r} already: choose another name")
-        summary = BUILT_IN[name] if built_in else (inspect.getdoc(make) or "").partition("\n")[0]
-        _SPECS[name] = ScenarioSpec(name, summary, make, epochs, published_recipe, published_results or {})
+        summary = SUMMARIES.get(name) or (inspect.getdoc(make) or "").partition("\n")[0]
+        spec = ScenarioSpec(name, summary, make, epochs, published_recipe, published_results or {})
+        SCENARIOS.add(name, spec, make.__module__)
         return make
 
     return register
@@ -83,21 +85,17 @@ def register_scenario(
 
 def scenario_names() -> list[str]:
     """The names of all scenarios."""
-    return list(dict.fromkeys([*BUILT_IN, *_SPECS]))
+    return SCENARIOS.names
 
 
 def scenario_summaries() -> dict[str, str]:
     """One line about each scenario, by name."""
-    return {**BUILT_IN, **{name: spec.summary for name, spec in _SPECS.items()}}
+    return {**SUMMARIES, **{name: spec.summary for name, spec in SCENARIOS.items()}}
 
 
 def find_scenario(name: str) -> ScenarioSpec:
     """Everything that belongs to the scenario with this name."""
-    if name not in _SPECS and name in BUILT_IN:
-        importlib.import_module(_module_of(name))
-    if name not in _SPECS:
-        raise ValueError(f"there is no scenario {name!r}: expected one of {', '.join(scenario_names())}")
-    return _SPECS[name]
+    return SCENARIOS.find(name)
 
 
 def load_scenario(name: str, fraction: float = 1.0, **options: Any) -> Scenario:
@@ -127,7 +125,3 @@ def scenario_recipe(scenario: Scenario, profile: Profile = "default") -> Recipe:
 def published_results(name: str) -> PublishedResults:
     """The results that were published for the scenario with this name; none for an unknown scenario."""
     return find_scenario(name).published_results if name in scenario_names() else {}
-
-
-def _module_of(name: str) -> str:
-    return f"{__package__}.{name.replace('-', '_')}"

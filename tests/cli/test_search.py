@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def test_a_search_never_sees_test_images(
     scenario = load_scenario("digits")
     noise = torch.randint(256, (50, 1, 8, 8), dtype=torch.uint8)
     blind = Split(noise, torch.zeros(50, dtype=torch.int64))
-    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+    monkeypatch.setattr(registry, "SCENARIOS", copy(registry.SCENARIOS))
 
     @registry.register_scenario("blind")
     def blind_scenario() -> Scenario:

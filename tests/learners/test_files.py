@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +16,7 @@ from safetensors.torch import load_file
 from hashroute import create_learner, load_learner
 from hashroute.learners import learner_names
 from hashroute.learners.entries import EpochLog
-from support import assert_one_clear_line, assert_same, digits, learned, short_recipe, tensors_of
+from support import assert_one_clear_line, assert_same, digits, learned, run_script, short_recipe, tensors_of
 
 FORMAT_3 = sorted((Path(__file__).parents[1] / "fixtures" / "format3").iterdir())
 ONE_BY_ONE = [name for name in learner_names() if name != "joint"]
@@ -53,7 +51,7 @@ def test_a_model_is_replaced_by_one_that_is_saved_later(tmp_path: Path) -> None:
 
 
 def test_there_is_a_model_in_format_3_of_every_learner() -> None:
-    assert {folder.name for folder in FORMAT_3} >= set(learner_names())
+    assert {folder.name for folder in FORMAT_3} >= set(learner_names()) - {"closed-form"}  # which came later
 
 
 @pytest.mark.parametrize("folder", FORMAT_3, ids=lambda folder: folder.name)
@@ -241,7 +239,8 @@ def test_numbers_that_ask_for_much_memory_are_refused_or_harmless(
 ) -> None:
     learned(name).save(tmp_path)
     edit(tmp_path, lambda described: described[part].update(changes))
-    script = f"""
+    script = tmp_path / "script.py"
+    script.write_text(f"""
 import resource
 import hashroute.learners.{name.replace("-", "_") if name.startswith("hrn") else "plain"}, hashroute.learners.controls
 from hashroute import load_learner
@@ -251,7 +250,5 @@ try:
 except ValueError as error:
     print(error)
 assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 300_000
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout) < 300
+""")
+    assert len(run_script(script, tmp_path)) < 300

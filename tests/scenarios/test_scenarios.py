@@ -133,10 +133,10 @@ def test_a_fraction_keeps_every_class_in_proportion() -> None:
 @pytest.fixture
 def registered() -> Iterator[None]:
     """Scenarios that a test registers are gone after it."""
-    before = dict(registry._SPECS)
+    before = dict(registry.SCENARIOS)
     yield
-    registry._SPECS.clear()
-    registry._SPECS.update(before)
+    registry.SCENARIOS.clear()
+    registry.SCENARIOS.update(before)
 
 
 @pytest.mark.usefixtures("registered")
@@ -183,7 +183,7 @@ def test_names_and_summaries_need_no_torch() -> None:
         "assert 'torch' not in sys.modules; print(*found['scenario_summaries']())"
     )
     shown = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
-    assert shown.stdout.split() == list(registry.BUILT_IN), shown.stderr
+    assert shown.stdout.split() == list(registry.SUMMARIES), shown.stderr
 
 
 MISTAKES = {
