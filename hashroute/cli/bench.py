@@ -150,6 +150,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
         raise ValueError(f"{error}, or add --replace") from None
     jobs = {}
     images = sum(recipe.epochs_of(index) * len(task.train) for index, task in enumerate(scenario.tasks))
+    once = sum(len(task.train) for task in scenario.tasks)
     for each in sweep.left:
         folder = shared.folder(each)
         assert folder is not None
@@ -157,7 +158,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
             raise ValueError(
                 f"{folder.path} holds an unfinished run: add --resume to continue it, or --replace to start it again"
             )
-        jobs[each.name, each.seed] = Job(each.name, each.seed, folder.path, images)
+        jobs[each.name, each.seed] = Job(each.name, each.seed, folder.path, images if each.kind.trained else once)
     say(console, f"{settings.scenario}, {scenario.sizes()}")
     if len(sweep.left) < len(sweep.runs):
         say(console, f"{len(sweep.runs) - len(sweep.left)} of {len(sweep.runs)} runs are already there")
@@ -361,7 +362,8 @@ def _watch(settings: BenchSettings, runs: Path, each: SweepRun) -> Iterator[Call
             tell(record)
             step = len(folder.read_epochs())
             for name in ("loss", "train_accuracy", "validation_accuracy"):
-                writer.add_scalar(name, record[name], step)
+                if record[name] is not None:
+                    writer.add_scalar(name, record[name], step)
             for index, value in enumerate(record.get("accuracy", [])):
                 if value is not None:
                     writer.add_scalar(f"test_accuracy/task_{index}", value, step)

@@ -27,7 +27,7 @@ class ForgetSettings:
 def run_forget(settings: ForgetSettings, console: Console) -> None:
     """Ask, and forget."""
     model, task = open_model(settings.model), settings.task
-    known = any(each.name == task for each in model.tasks())
+    known = next((each for each in model.tasks() if each.name == task), None)
     heirs = model.descendants(task) if known else []
     if heirs:
         say(console, f"the units of {', '.join(heirs)} descend from {task} and keep some of what it learned")
@@ -39,5 +39,7 @@ def run_forget(settings: ForgetSettings, console: Console) -> None:
             say(console, "nothing was changed")
             return
     model.forget(task)
-    trace = "some of it remains in the units above" if heirs else "no other task has learned from it"
+    trace = "no other task has learned from it"
+    if known is not None and not known.private:
+        trace = f"some of it remains in {'the units above and in ' if heirs else ''}the sums of the shared head"
     say(console, f"forgotten: {task}; {trace}")

@@ -83,10 +83,11 @@ class Familiarity(NamedTuple):
 class EpochLog(NamedTuple):
     """What an epoch gave."""
 
-    loss: float
-    """Mean over the epoch's batches."""
-    score: float
-    """Mean score of the training images during the epoch; for classification, accuracy from 0 to 1."""
+    loss: float | None
+    """Mean over the epoch's batches; None for a learner that has no loss."""
+    score: float | None
+    """Mean score of the training images during the epoch; for classification, accuracy from 0 to 1. None for a learner
+    that is not trained by gradients."""
     images: int
     seconds: float
     """Processor time on a CPU, so that other processes do not count; elapsed time elsewhere."""

@@ -166,7 +166,7 @@ def build(kind: type[Kind], description: dict[str, Any], backbone: BackboneLike 
     learner = kind(
         description["image_shape"],
         Recipe.from_dict(description["recipe"]),
-        options_from_dict(kind, description["options"]),
+        options_from_dict(kind, kind.saved_options(description["options"])),
         description["seed"],
         backbone=backbone,
         objective=description["objective"],

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from hashroute.learners.entries import TaskEntry
 from hashroute.learners.randomness import isolated_rng
+from hashroute.learners.shared_head import SharedEntry
 from hashroute.learners.trainer import new_training_state
 from hashroute.schema import check
 
@@ -59,7 +59,7 @@ class Decision:
 
 
 @dataclass
-class HRNEntry(TaskEntry):
+class HRNEntry(SharedEntry):
     """What `hrn` knows about one task."""
 
     path: int = -1

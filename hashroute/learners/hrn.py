@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from hashroute.images import Images
 from hashroute.learners.entries import Familiarity, TaskEntry
 from hashroute.learners.growth import Decision, Growth, HRNEntry
-from hashroute.learners.learner import Learner, Style, count_weights
+from hashroute.learners.learner import Style, count_weights
+from hashroute.learners.maps import Maps
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
+from hashroute.learners.shared_head import Columns, SharedEntry, SharedHeadLearner, check_fixed_features
 from hashroute.nn.forest import Forest
 from hashroute.nn.gaussian import GaussianMemories, edges, texture
 from hashroute.nn.hashing import FeatureHash
@@ -25,6 +27,12 @@ from hashroute.user_data import to_uint8
 UNFAMILIAR = 3.0
 """A memory that was saved without ranges finds an image strange that is this many standard deviations less likely than
 its own data."""
+
+HEAD_WEIGHT = 6.0
+"""Weight of the log-probability of a class within its task, beside the confidence of the head."""
+
+SHARED_WEIGHT = 2.0
+"""Weight of the log-probability of a class by the shared head."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +59,17 @@ class HRNOptions:
     """Training images that a memory is made from, at most."""
     within: float = 0.1
     """Only tasks whose memory scores within this margin of the best one are considered (nats per dimension)."""
-    trust: float = 60.0
+    trust: float = 30.0
     """Weight of the likelihood between tasks of one domain, beside the confidence of heads (per nat per dimension)."""
     trust_in_domains: float = 120.0
     """Weight of the likelihood between domains, beside the confidence of heads (per nat per dimension)."""
+    fixed_features: int = 1792
+    """Features of the shared head, which is solved in closed form; 0 for no shared head. A frozen backbone has its own
+    number."""
 
     def __post_init__(self) -> None:
         whole = {"rank": 0, "compared_images": 1, "directions": 1, "memory_features": 2, "remembered": 1}
+        check_fixed_features("hrn", self.fixed_features)
         whole |= {name: 1 for name in ("max_units", "max_bytes") if getattr(self, name) is not None}
         others = {"recognised": -math.inf, "within": 0, "trust": 0, "trust_in_domains": 0}
         for name, bound in (whole | others).items():
@@ -72,7 +84,7 @@ class HRNOptions:
 
 
 @register_learner("hrn")
-class HRN(Learner):
+class HRN(SharedHeadLearner):
     """Paths of frozen units, forked from one another. A head remembers its path, so nothing is ever forgotten.
 
     Before a task, its data is compared with the memories of all tasks, and a head is trained on frozen units: those of
@@ -80,12 +92,15 @@ class HRN(Learner):
     trained together with a new head. The fork is kept, and frozen for good, unless reuse is better by two standard
     errors on validation images. If the same classes were learned from the same kind of data before, the fork must be
     better than reuse by two standard errors.
+
+    A shared head over the classes of all tasks is solved in closed form, from sums over features that are never trained
+    (`SharedHead`). With the task given, the task's columns of it, frozen with the task, are added to its head.
     """
 
     style = Style("#D55E00", "-", "o")
-    version = 4
+    version = 5
     """2: a fork starts with a new head. 3: paths of the same data and classes are reused, but not forked. 4: a fork is
-    dropped if it is behind by two standard errors instead of one."""
+    dropped if it is behind by two standard errors instead of one. 5: a shared head in closed form."""
     Options = HRNOptions
     Entry = HRNEntry
     Growth: ClassVar[type[Growth]] = Growth
@@ -107,8 +122,15 @@ class HRN(Learner):
         size = min(self.options.memory_features, max(directions + 1, weights // (directions + 2)))
         self.memory_hash = FeatureHash(size, (self.seed << 8) + 255)
         self.memories = GaussianMemories(size, directions)
+        self.shared = self.new_shared_head() if self.options.fixed_features and self.objective.names_classes else None
+        self.task_columns = nn.ModuleList()
+        """For each learned task, its columns of the shared head."""
         self.growth = self.Growth(self)
         self.growth.check_one_path_fits()
+
+    @classmethod
+    def saved_options(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"fixed_features": 0, **values}  # the shared head came with version 5
 
     def new_encoder(self) -> Forest:
         return Forest(self.backbone, self.recipe.features, self.seed)
@@ -150,13 +172,57 @@ class HRN(Learner):
         self.to(self._place)
 
     def after_task(self, task: TaskEntry) -> None:
-        """Decide whether its units are kept, and remember what its data was like."""
-        self.growth.after_task(self.entries[task.index])
+        """Decide whether its units are kept, and remember its classes and what its data was like."""
+        entry = self.entries[task.index]
+        lesson = None if self.shared is None else self.study(entry)  # this takes time: if interrupted, nothing changed
+        self.growth.after_task(entry)
+        if self.shared is not None and lesson is not None:
+            self.shared.take(lesson)
+            self.task_columns.append(lesson.columns)
 
     def rollback(self, task: TaskEntry) -> None:
         super().rollback(task)
+        self.task_columns = self.task_columns[: task.index]
         while len(self.encoder) > max((entry.path for entry in self.entries), default=-1) + 1:
             self.encoder.drop_last()
+
+    # ---------------------------------------------------------------- the shared head
+
+    def kind_of_data(self, task: SharedEntry) -> int:
+        """The domain of a task."""
+        return self.entries[task.index].domain
+
+    def adjusted(self, outputs: Tensor, images: Tensor | Images, task: TaskEntry) -> Tensor:
+        """The log-probability by the head, plus that by the task's columns of the shared head."""
+        if task.index >= len(self.task_columns):  # it is being learned, or there is no shared head
+            return outputs
+        columns, mirror = self.task_columns[task.index], self.entries[task.index].mirror
+        known = torch.cat([columns(self.fixed(part, mirror)) for part in self._parts(images)])
+        return outputs.log_softmax(1) + known.to(outputs)
+
+    def class_scores(self, images: Tensor | Images) -> Tensor:
+        """(n, all classes) the sum of what memory, head and shared head say about each class.
+
+        These are the prior of its task, the confidence of the head of its task, and weighted log-probabilities: of the
+        class within its task by the head, and of the class among all classes by the shared head.
+        """
+        prior = self.task_prior(images)
+        if not len(self.task_columns):
+            return self._confident_scores(images, prior)
+        if self.backbone.stem is None:
+            return self._fused_scores(images, prior)
+        rows = zip(self._parts(images), prior.split(self._batch_size()), strict=True)
+        return torch.cat([self._fused_scores(self._stem_maps(part).as_subclass(Maps), own) for part, own in rows])
+
+    def _fused_scores(self, images: Tensor | Images, prior: Tensor) -> Tensor:
+        """The scores of `class_scores`. images: images, or maps of the stem."""
+        scores = self._no_scores(prior)
+        for entry, rows, outputs in self._asked(images, prior):
+            best = prior[rows, entry.index] + self.objective.confidence(outputs)
+            scores[rows, self._place_of(entry)] = best[:, None] + HEAD_WEIGHT * outputs.log_softmax(1)
+        shared = self.shared_scores(images, self.entries[: len(self.task_columns)])
+        scores[:, : shared.shape[1]] += SHARED_WEIGHT * shared
+        return scores
 
     # ---------------------------------------------------------------- memories of data
 
@@ -296,6 +362,9 @@ class HRN(Learner):
     def make_room(self, description: dict[str, Any]) -> None:
         super().make_room(description)
         self.encoder.grow_like(description["forest"])
+        if self.shared is not None:
+            learned = (entry for entry in self.entries if entry.memory is not None)
+            self.task_columns.extend(Columns(self.shared.sums.features, len(entry.class_names)) for entry in learned)
         self.memories.reserve(description["memories"])
         for entry in self.entries:
             paths, memories = range(len(self.encoder.paths)), (None, *range(len(self.memories)))
@@ -305,6 +374,7 @@ class HRN(Learner):
                 self.encoder.freeze(entry.path)
 
     def on_state_loaded(self) -> None:
+        super().on_state_loaded()
         self.encoder.settle()
 
 

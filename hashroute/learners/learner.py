@@ -66,6 +66,8 @@ class Learner(Predictor):
     """Options that `hashroute search` chose, by the name of a result file."""
     at_once: ClassVar[bool] = False
     """Whether it learns all tasks together: a reference, not a continual learner."""
+    trained: ClassVar[bool] = True
+    """Whether weights are trained by gradients. If not, `absorb` learns tasks in one pass."""
     scale_features: ClassVar[bool] = False
     """Whether features are scaled in front of the heads even if the recipe leaves them as they are."""
     _place: Tensor
@@ -121,6 +123,11 @@ class Learner(Predictor):
         return {}
 
     @classmethod
+    def saved_options(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The options of a saved model, with what models of earlier versions do not say."""
+        return values
+
+    @classmethod
     def default_options(cls, scenario: str, image_shape: Sequence[int], profile: Profile = "default") -> dict[str, Any]:
         """The options of a comparison: the usual ones of the scenario, then those that a search chose."""
         return {**cls.usual_options(scenario, image_shape), **cls.tuned.get(result_name(scenario, profile), {})}
@@ -146,6 +153,10 @@ class Learner(Predictor):
 
     def after_step(self) -> None:
         """Called when the optimiser has changed the weights."""
+
+    def absorb(self, tasks: Sequence[TaskEntry]) -> None:
+        """Learn tasks in one pass, without gradients; see `trained`."""
+        raise NotImplementedError
 
     def after_task(self, task: TaskEntry) -> None:
         """Called after the last epoch of a task, in eval mode: keep what later tasks need."""

@@ -27,6 +27,9 @@ EVALUATION_PIXELS = EVALUATION_BATCH * 64 * 64
 TaskLike = int | str | Task | TaskEntry
 """A task that was learned: its index, its name, the task itself, or its entry."""
 
+ASKED_AT_ONCE = 4096
+"""Images whose scores for all classes are in memory at once."""
+
 RECORDED_BYTES = 2**29
 """Features of a task that are held in memory at once, at most."""
 
@@ -55,9 +58,27 @@ class Predictor(nn.Module):
         """Tasks with the same key have the same features for the same image."""
         return self.pixel_statistics(task)
 
+    def adjusted(self, outputs: Tensor, images: Tensor | Images, task: TaskEntry) -> Tensor:  # noqa: ARG002
+        """The outputs of a task's head, together with whatever else a learner knows about the classes of its images."""
+        return outputs
+
     def task_prior(self, images: Tensor | Images) -> Tensor:
         """(n, tasks) evidence for each task before its head is asked; minus infinity rules a task out."""
         return torch.zeros(len(images), len(self.tasks), dtype=self._place.dtype, device=self.device)
+
+    def class_scores(self, images: Tensor | Images) -> Tensor:
+        """(n, all classes) a score for every class of every task, no task given; the highest one is the answer.
+
+        By default the task with the highest sum of prior and confidence of its head answers.
+        """
+        return self._confident_scores(images, self.task_prior(images))
+
+    def _confident_scores(self, images: Tensor | Images, prior: Tensor) -> Tensor:
+        scores = self._no_scores(prior)
+        for entry, rows, outputs in self._asked(images, prior):
+            best = prior[rows, entry.index] + self.objective.confidence(outputs)
+            scores[rows, self._place_of(entry)] = best[:, None] + (outputs - outputs.amax(1, keepdim=True))
+        return scores
 
     # ---------------------------------------------------------------- prediction
 
@@ -149,7 +170,10 @@ class Predictor(nn.Module):
             return features
         entry = self.tasks[0] if task is None else self.find_task(task)
         self._rest()
-        return torch.cat([self.features(self.normalise(part, entry), entry) for part in self._parts(images)])
+        whole = _Rows(len(images))
+        for part in self._parts(images):
+            whole.add(self.features(self.normalise(part, entry), entry), len(part))
+        return whole.tensor
 
     @torch.no_grad()
     def logits(self, images: ImagesLike, task: TaskLike) -> Tensor:
@@ -158,7 +182,13 @@ class Predictor(nn.Module):
         entry, most = self.find_task(task), self._recorded_at_once()
         rows = torch.arange(len(images)).split(most) if len(images) > most else [None]
         parts = (images if some is None else _rows(images, some) for some in rows)
-        return torch.cat([self.heads[entry.index](self.encode(part, entry)) for part in parts])
+        return torch.cat([self._answer(part, entry) for part in parts])
+
+    def _answer(self, images: Tensor | Images, task: TaskEntry) -> Tensor:
+        if self.backbone.stem is not None and not isinstance(images, Maps):
+            maps = (self._stem_maps(part).as_subclass(Maps) for part in self._parts(images))
+            return torch.cat([self._answer(part, task) for part in maps])
+        return self.adjusted(self.heads[task.index](self.encode(images, task)), images, task)
 
     @overload
     def predict(self, images: ImagesLike, task: TaskLike) -> Tensor: ...
@@ -169,19 +199,18 @@ class Predictor(nn.Module):
     def predict(self, images: ImagesLike, task: TaskLike | None = None) -> Tensor | TaskFree:
         """Labels of images of a task, given by name or index; without one, the task and the label of each image.
 
-        Without a task, the task with the highest sum of prior (`task_prior`) and confidence of its head answers.
+        Without a task, the class of the highest score answers; see `class_scores`.
         """
         if task is not None:
             return self.logits(images, task).argmax(1)
         images = as_images(images)
-        prior = self._prior(images)
-        confidence = torch.full_like(prior, -torch.inf)
-        labels = torch.zeros(prior.shape, dtype=torch.int64, device=self.device)
-        for entry, rows, outputs in self._asked(images, prior):
-            confidence[rows, entry.index] = prior[rows, entry.index] + self.objective.confidence(outputs)
-            labels[rows, entry.index] = outputs.argmax(1)
-        tasks = confidence.argmax(1)
-        return TaskFree(tasks, labels.gather(1, tasks[:, None])[:, 0])
+        self._check_asked(images)
+        rows = torch.arange(len(images)).split(ASKED_AT_ONCE)
+        parts = [images] if len(rows) == 1 else (_rows(images, some) for some in rows)
+        best = torch.cat([self.class_scores(part).argmax(1) for part in parts])
+        tasks = torch.cat([torch.full((self.objective.outputs(entry),), entry.index) for entry in self.tasks])
+        labels = torch.cat([torch.arange(self.objective.outputs(entry)) for entry in self.tasks])
+        return TaskFree(tasks.to(best.device)[best], labels.to(best.device)[best])
 
     @torch.no_grad()
     def forward(self, images: ImagesLike, task: TaskLike | None = None) -> Tensor:
@@ -192,20 +221,22 @@ class Predictor(nn.Module):
         if task is not None:
             return self.logits(images, task)
         images = as_images(images)
-        prior = self._prior(images)
-        widths = [self.objective.outputs(entry) for entry in self.tasks]
-        scores = torch.full((len(prior), sum(widths)), -torch.inf, dtype=prior.dtype, device=prior.device)
-        for entry, rows, outputs in self._asked(images, prior):
-            best = prior[rows, entry.index] + self.objective.confidence(outputs)
-            others = outputs - outputs.amax(1, keepdim=True)
-            start = sum(widths[: entry.index])
-            scores[rows, start : start + outputs.shape[1]] = best[:, None] + others
-        return scores
+        self._check_asked(images)
+        return self.class_scores(images)
 
-    def _prior(self, images: Tensor | Images) -> Tensor:
+    def _check_asked(self, images: Tensor | Images) -> None:
         self._check_learned()
         check_images(images, self.image_shape)
-        return self.task_prior(images)
+
+    def _place_of(self, task: TaskEntry) -> slice:
+        """The columns of a task among the classes of all tasks."""
+        start = sum(self.objective.outputs(entry) for entry in self.tasks[: task.index])
+        return slice(start, start + self.objective.outputs(task))
+
+    def _no_scores(self, prior: Tensor) -> Tensor:
+        """(n, all classes) of minus infinity."""
+        classes = sum(self.objective.outputs(entry) for entry in self.tasks)
+        return torch.full((len(prior), classes), -torch.inf, dtype=prior.dtype, device=prior.device)
 
     @torch.no_grad()
     def _asked(self, images: Tensor | Images, prior: Tensor) -> Iterator[tuple[TaskEntry, Tensor, Tensor]]:
@@ -241,15 +272,15 @@ class Predictor(nn.Module):
         split, most = self.inputs(split, task), self._recorded_at_once()
         if len(split) > most:
             split = split[torch.linspace(0, len(split) - 1, most).round().long()]
-        features, targets = [], []
+        features, targets = _Rows(len(split)), _Rows(len(split))
         labels = split.labels.split(self._batch_size())
         with isolated_rng(self.seed, self.device):
             for images, some in zip(self._parts(split.images), labels, strict=True):
                 batch = Batch(self.normalise(images, task), some.to(self.device), task)
                 batch = self.objective.prepare(batch)
-                features.append(self.features(batch.images, task))
-                targets.append(batch.targets)
-        return torch.cat(features), torch.cat(targets)
+                features.add(self.features(batch.images, task), len(images))
+                targets.add(batch.targets, len(images))
+        return features.tensor, targets.tensor
 
     @torch.no_grad()
     def scores(self, split: Split, task: TaskEntry) -> Tensor:
@@ -258,11 +289,16 @@ class Predictor(nn.Module):
         parts = [split]
         if len(split) > most:
             parts = [split[rows] for rows in torch.arange(len(split)).split(most)]
-        return torch.cat([self.recorded_scores(part, task) for part in parts])
+        found = []
+        for part in parts:
+            features, targets = self.record(part, task)
+            outputs = self.adjusted(self.heads[task.index](features), self.inputs(part, task).images, task)
+            found.append(self.objective.scores(outputs, targets))
+        return torch.cat(found)
 
     @torch.no_grad()
     def recorded_scores(self, split: Split, task: TaskEntry) -> Tensor:
-        """(n,) the scores of the images that `record` chooses."""
+        """(n,) the scores of the head alone, for the images that `record` chooses."""
         features, targets = self.record(split, task)
         return self.objective.scores(self.heads[task.index](features), targets)
 
@@ -289,6 +325,30 @@ class Predictor(nn.Module):
         if not isinstance(images, Maps):
             check_images(images, self.image_shape)
         return batches_of(images, self._batch_size())
+
+
+class _Rows:
+    """Rows of a tensor that come in parts.
+
+    They are written into one tensor at once. If each part stayed as a tensor of its own, it would lie between large
+    ones that go, and keep their memory from being used again.
+
+    Args:
+        images: how many images there will be; each gives the same number of rows.
+    """
+
+    tensor: Tensor
+
+    def __init__(self, images: int) -> None:
+        self.images = images
+        self.filled = 0
+
+    def add(self, rows: Tensor, images: int) -> None:
+        """Add the rows of this many images."""
+        if not self.filled:
+            self.tensor = rows.new_empty(len(rows) // images * self.images, *rows.shape[1:])
+        self.tensor[self.filled : self.filled + len(rows)] = rows
+        self.filled += len(rows)
 
 
 def _rows(images: Tensor | Images, rows: Tensor) -> Tensor | Images:

@@ -38,6 +38,9 @@ BUILT_IN = {
     "gpm": BuiltIn(
         "hashroute.learners.gpm", "gradient projection memory: updates avoid the inputs of old tasks (Saha, 2021)"
     ),
+    "closed-form": BuiltIn(
+        "hashroute.learners.closed_form", "control: one linear head in closed form over fixed features of images"
+    ),
     "hash-only": BuiltIn(
         "hashroute.learners.controls", "control: heads on the hash of the image, no encoder is learned"
     ),

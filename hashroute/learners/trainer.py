@@ -68,6 +68,8 @@ def new_training_state(
         {"params": list(weights), "weight_decay": recipe.weight_decay},
         {"params": list(undecayed), "weight_decay": 0.0},
     ]
+    if not any(group["params"] for group in groups):
+        groups[0]["params"] = [torch.zeros(1)]  # nothing is trained, but an optimiser needs a tensor
     optimizer = kind([group for group in groups if group["params"]], recipe.learning_rate, fused=True)
     schedule = None
     if recipe.one_cycle:
@@ -94,7 +96,10 @@ class Trainer:
     @property
     def epochs(self) -> int:
         """Epochs of what is being learned."""
-        return max(self.learner.recipe.epochs_of(task.index) for task in self.state.tasks)
+        return max(map(self._epochs_of, self.state.tasks))
+
+    def _epochs_of(self, task: TaskEntry) -> int:
+        return self.learner.recipe.epochs_of(task.index) if self.learner.trained else 1
 
     @property
     def done(self) -> bool:
@@ -104,8 +109,7 @@ class Trainer:
     @property
     def images(self) -> int:
         """Images to train on over all epochs."""
-        recipe = self.learner.recipe
-        return sum(recipe.epochs_of(task.index) * len(task.data.train) for task in self.state.tasks)
+        return sum(self._epochs_of(task) * len(task.data.train) for task in self.state.tasks)
 
     def begin(self, *tasks: Task) -> None:
         """Add the tasks to the learner, let it prepare for them, and make an optimiser."""
@@ -140,6 +144,8 @@ class Trainer:
         rates = {} if state.schedule is None else state.schedule.state_dict()
         try:
             with learner.random.use(learner.device):
+                if not learner.trained:
+                    return self._absorb(on_batch, start)
                 loss, score, images = self._pass(on_batch)
             self._check_finite(loss)
         except BaseException:
@@ -149,6 +155,15 @@ class Trainer:
             learner.eval()
         state.epoch += 1
         return EpochLog(loss, score, images, clock(learner.device) - start)
+
+    def _absorb(self, on_batch: Callable[[int], None] | None, start: float) -> EpochLog:
+        """Let the learner learn all images in one pass, without gradients."""
+        state = self.state
+        self.learner.absorb(state.tasks)
+        state.epoch, images = 1, self.images
+        if on_batch is not None:
+            on_batch(images)
+        return EpochLog(None, None, images, clock(self.learner.device) - start)
 
     def finish(self) -> None:
         """Let the learner keep what it needs of the tasks, and drop their images."""

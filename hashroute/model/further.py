@@ -69,11 +69,14 @@ class FurtherLearner(KeptLearner):
         store: where the objects are.
         settings: of the model.
         known: the record of the task as it is.
+        shared: the object with the shared head.
         epochs: of this lesson.
     """
 
-    def __init__(self, store: Store, settings: ModelSettings, known: TaskRecord, epochs: int) -> None:
-        super().__init__(store, settings, {BEFORE: known}, epochs)
+    def __init__(
+        self, store: Store, settings: ModelSettings, known: TaskRecord, shared: str | None, epochs: int
+    ) -> None:
+        super().__init__(store, settings, {BEFORE: known}, shared, epochs, known.private)
         self.known = known
         self.old = ClassStatistics.from_tensors(store.tensors(known.objects["statistics"]))
         self.found: Further | None = None
@@ -83,7 +86,8 @@ class FurtherLearner(KeptLearner):
     def before_task(self, task: TaskEntry) -> None:
         """Train a head on the old units, and fork them."""
         entry = self.entries[task.index]
-        entry.path = self.entries[0].path
+        before = self.entries[0]
+        entry.path, entry.columns, entry.mirror = before.path, before.columns, before.mirror
         seen = self.record(entry.data.train, entry)
         self.heads[entry.index] = self._wider(entry)
         with isolated_rng(self.task_seed(entry), self.device):
@@ -107,8 +111,9 @@ class FurtherLearner(KeptLearner):
         return loss + NEAR * moved, outputs[: len(batch.targets)]
 
     def after_task(self, task: TaskEntry) -> None:
-        """Keep the fork, the head alone, or nothing."""
+        """Keep the fork, the head alone, or nothing. The shared head learns the new images in any case."""
         entry = self.entries[task.index]
+        lesson = None if self.shared is None else self.study(entry)
         fork, seen = entry.path, self.record(entry.data.train, entry)
         statistics = {"head": self.old, "before": self.old, "fork": self._moved(entry, seen)}
         heads: dict[str, nn.Module] = {"head": self._wider(entry), "fork": self.heads[entry.index]}
@@ -138,13 +143,17 @@ class FurtherLearner(KeptLearner):
         self.heads[entry.index] = heads[kept]
         with isolated_rng(self.task_seed(entry), self.device):
             memory = self._joined_memory(entry)
+        if self.shared is not None and lesson is not None:
+            self.shared.take(lesson)
+            self.task_columns.append(lesson.columns)
+        answers = self.adjusted(outputs[kept][: len(held[1])], self.inputs(entry.data.validation, entry).images, entry)
         self.found = Further(
             kept,
             {kind: each.mean().item() for kind, each in right.items()},
             statistics[kept].joined(ClassStatistics.of(*seen, len(entry.class_names))),
             memory,
-            right[kept][: len(held[1])].mean().item(),
-            temperature(outputs[kept], labels),
+            (answers.argmax(1) == held[1]).double().mean().item(),
+            temperature(answers, held[1]),
         )
 
     # ---------------------------------------------------------------- parts

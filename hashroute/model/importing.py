@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hashroute.learners import load_learner
+from hashroute.learners.growth import HRNEntry
 from hashroute.learners.hrn import HRN
 from hashroute.model.lessons import LearnReport
 from hashroute.model.records import SMALL, ModelSettings, TaskRecord
@@ -34,6 +35,7 @@ def import_learner(store: Store, manifest: Manifest, folder: Path) -> LearnRepor
     manifest = Manifest(settings.to_dict())
     paths = [_plain_path(learner, path) for path in range(len(learner.encoder))]
     names = [store.put_tensors(path) for path in paths]
+    shared = None if learner.shared is None else store.put_tensors(learner.shared.state_dict())
     domains: dict[int, str] = {}
     for entry in learner.entries:
         memory = store.put_tensors({name: buffer[entry.memory] for name, buffer in learner.memories.named_buffers()})
@@ -51,17 +53,25 @@ def import_learner(store: Store, manifest: Manifest, folder: Path) -> LearnRepor
                 "path": names[entry.path],
                 "head": store.put_tensors(learner.heads[entry.index].state_dict()),
                 "memory": memory,
+                **({} if learner.shared is None else {"columns": _columns(store, learner, entry)}),
             },
             parent=None if parent is None else names[parent],
             decision={} if entry.decision is None else entry.decision.to_dict(),
             mean=entry.mean,
             std=entry.std,
+            columns=entry.columns,
+            mirror=entry.mirror,
         )
-        manifest = manifest.learned(entry.name, store.put_json(record.to_dict()))
+        manifest = manifest.learned(entry.name, store.put_json(record.to_dict()), shared)
     store.commit(manifest)
     last = learner.entries[-1]
     note = f"imported {len(learner.tasks)} tasks: {', '.join(manifest.tasks)}"
     return LearnReport(last.name, last.class_names, 0, 0, None, 0, time.monotonic() - start, notes=[note])
+
+
+def _columns(store: Store, learner: HRN, entry: HRNEntry) -> str:
+    """The task's part of the shared head."""
+    return store.put_tensors(learner.task_columns[entry.index].state_dict())
 
 
 def _plain_path(learner: HRN, path: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,9 +14,11 @@ from hashroute.learners.entries import TaskEntry
 from hashroute.learners.growth import Decision, HRNEntry
 from hashroute.learners.hrn import HRN
 from hashroute.learners.randomness import RandomStream
+from hashroute.learners.shared_head import Columns, SharedEntry
 from hashroute.learners.trainer import Trainer
 from hashroute.model.records import ModelSettings, TaskRecord
 from hashroute.model.store import Store
+from hashroute.nn.closed_form import ClosedForm
 from hashroute.tasks import Task
 
 
@@ -45,19 +48,27 @@ class KeptLearner(HRN):
         store: where the objects are.
         settings: of the model.
         records: of the tasks, by name.
+        shared: the object with the shared head of all tasks that are not private; None if there is none yet.
         epochs: of the task that is learned next.
+        private: whether that task is private.
     """
 
     name = HRN.name  # messages are about the kind of learner that a user has chosen
 
     def __init__(
-        self, store: Store, settings: ModelSettings, records: Mapping[str, TaskRecord], epochs: int | None = None
+        self,
+        store: Store,
+        settings: ModelSettings,
+        records: Mapping[str, TaskRecord],
+        shared: str | None,
+        epochs: int | None = None,
+        private: bool = False,
     ) -> None:
         recipe = settings.recipe if epochs is None else replace(settings.recipe, epochs=(epochs,))
         super().__init__(settings.image_shape, recipe, settings.options, settings.seed, backbone=settings.code)
         if self.backbone.stem is not None:
             self.backbone.stem.check_same(settings.stem or {})
-        self.settings, self.store = settings, store
+        self.settings, self.store, self.private = settings, store, private
         self.path_names = _distinct(record.objects["path"] for record in records.values())
         self.memory_names = _distinct(record.objects["memory"] for record in records.values())
         self.domain_names = _distinct(record.domain for record in records.values())
@@ -71,6 +82,12 @@ class KeptLearner(HRN):
         self.encoder.parents = [places.get(parents[name] or "") for name in self.path_names]
         self.encoder.ranks = [0] * len(self.path_names)
         self._read_memories()
+        if self.shared is not None:
+            self._read_shared(shared, records)
+            self.column_names = [record.objects["columns"] for record in records.values()]
+            self.task_columns = LazyModules(
+                Unread(_Reader(self, self._read_columns, entry.index)) for entry in self.tasks
+            )
         self.eval()
 
     def _entry(self, index: int, name: str, record: TaskRecord) -> HRNEntry:
@@ -81,7 +98,38 @@ class KeptLearner(HRN):
         )
         domain = self.domain_names.index(record.domain)
         known = (index, name, record.classes, record.mean, record.std)
-        return HRNEntry(*known, path=path, domain=domain, memory=memory, decision=decision)
+        return HRNEntry(
+            *known,
+            path=path,
+            domain=domain,
+            memory=memory,
+            decision=decision,
+            columns=record.columns,
+            mirror=record.mirror,
+        )
+
+    def _read_shared(self, shared: str | None, records: Mapping[str, TaskRecord]) -> None:
+        """Read the shared head, and add what private tasks keep to themselves."""
+        assert self.shared is not None
+        if shared is not None:
+            self._filled(self.shared, shared)
+        elif records:  # all are private
+            self.shared.fixed.draw(self.seed)
+        self.shared_sums = self.shared.sums
+        for entry, record in zip(self.entries, records.values(), strict=True):
+            if "sums" in record.objects:
+                own = ClosedForm(self.shared.sums.features)
+                self._filled(own, record.objects["sums"])
+                first = self.shared.sums.classes
+                self.shared.sums = copy.deepcopy(self.shared.sums)
+                self.shared.sums.merge(own, first + torch.arange(own.classes))
+                entry.columns = tuple(first + column for column in entry.columns)
+        self.check_columns()
+
+    def _read_columns(self, index: int) -> nn.Module:
+        assert self.shared is not None
+        columns = Columns(self.shared.sums.features, len(self.tasks[index].class_names))
+        return self._filled(columns, self.column_names[index])
 
     def _read_memories(self) -> None:
         self.memories.reserve(len(self.memory_names))
@@ -109,6 +157,15 @@ class KeptLearner(HRN):
         except RuntimeError:
             raise ValueError(f"object {name} does not fit the model: run hashroute verify") from None
         return module.to(self._place).eval()
+
+    def columns_of(self, task: SharedEntry) -> tuple[int, ...]:
+        """The column of each class. A private task shares none."""
+        assert self.shared is not None
+        if not self.private:
+            return super().columns_of(task)
+        known = len(task.columns)
+        more = self.shared.sums.classes + torch.arange(len(task.class_names) - known)
+        return (*task.columns, *more.tolist())
 
     def task_seed(self, task: TaskEntry) -> int:
         return self.settings.task_seed(task.name)
@@ -169,6 +226,28 @@ class KeptLearner(HRN):
         parent = self.encoder.parents[entry.path]
         objects = {"path": path, "head": head, "memory": memory}
         return objects, domain, None if parent is None else self.path_names[parent]
+
+    def store_shared(self, entry: HRNEntry, objects: dict[str, str]) -> str | None:
+        """Write what the shared head learned from a task; returns the shared head of all tasks that are not private.
+
+        objects: of the task, to which its own are added.
+        """
+        if self.shared is None:
+            return None
+        objects["columns"] = self.store.put_tensors(self.task_columns[entry.index].state_dict())
+        if not self.private:
+            return self.store.put_tensors(self.shared.state_dict())
+        own = copy.deepcopy(self.shared.sums)
+        if self.shared_sums.classes:
+            own.merge(self.shared_sums, torch.arange(self.shared_sums.classes), -1)
+        own.drop_first(self.shared_sums.classes)
+        objects["sums"] = self.store.put_tensors(own.state_dict())
+        return None
+
+    def stored_columns(self, entry: HRNEntry) -> tuple[int, ...]:
+        """The columns of a task, as its record has them."""
+        first = self.shared_sums.classes if self.private and self.shared is not None else 0
+        return tuple(column - first for column in entry.columns)
 
     def memory(self, entry: HRNEntry) -> dict[str, Tensor]:
         """The tensors of the memory of a task."""

@@ -105,27 +105,27 @@ def learn(
     report = LearnReport(lesson.task, task.class_names, len(task.train), len(task.validation), 0.0, epochs, 0.0)
     report.notes += lesson.source.notes
     if known is None:
-        shared = {name: record for name, record in records.items() if not record.private}
-        learner = KeptLearner(store, settings, shared, epochs).to(device)
+        seen = {name: record for name, record in records.items() if not record.private}
+        learner = KeptLearner(store, settings, seen, manifest.shared, epochs, lesson.private).to(device)
     else:
         if "statistics" not in known.objects:
             raise ValueError(
                 f"task {task.name!r} was imported and cannot learn further: learn its images under another name"
             )
-        shared = {lesson.task: known}
-        learner = FurtherLearner(store, settings, known, epochs).to(device)
+        seen = {lesson.task: known}
+        learner = FurtherLearner(store, settings, known, manifest.shared, epochs).to(device)
     checkpoint = _Checkpoint(
         store.checkpoint(lesson.task, manifest.tasks.get(lesson.task)),
-        _key(lesson, settings, shared, epochs, digest),
+        _key(lesson, settings, seen, epochs, digest),
     )
     splits = _train(store, learner, task, checkpoint, report, progress)
     if isinstance(learner, FurtherLearner):
-        record = _record_more(store, learner, task, digest, report)
+        record, shared = _record_more(store, learner, task, digest, report)
     else:
-        record = _record_new(store, learner, lesson, task, splits, digest, report)
+        record, shared = _record_new(store, learner, lesson, task, splits, digest, report)
     report.unreadable, report.unreadable_list = len(problems), store.write_unreadable(lesson.task, problems)
-    named = Manifest(settings.to_dict(), manifest.tasks, manifest.history)
-    store.commit(named.learned(lesson.task, store.put_json(record.to_dict())))
+    named = replace(manifest, settings=settings.to_dict())
+    store.commit(named.learned(lesson.task, store.put_json(record.to_dict()), shared, record.private))
     report.seconds = time.monotonic() - start
     return report
 
@@ -175,14 +175,15 @@ def _record_new(
     splits: tuple[Split, Split],
     digest: str,
     report: LearnReport,
-) -> TaskRecord:
-    """The record of a new task. It has seen the tasks that are not private, and no other."""
+) -> tuple[TaskRecord, str | None]:
+    """The record of a new task, and the shared head that knows it. It has seen no private task."""
     train, validation = splits
     entry = learner.entries[-1]
     logits = learner.logits(validation.images, entry)
     report.accuracy = (logits.argmax(1).cpu() == task.validation.labels).double().mean().item()
     statistics = ClassStatistics.of(*learner.record(train, entry), task.classes)
     objects, domain, parent = learner.store_task(entry)
+    shared = learner.store_shared(entry, objects)
     objects["statistics"] = store.put_tensors(statistics.tensors())
     assert entry.decision is not None, "hrn decides about every task"
     report.decision = entry.decision.to_dict()
@@ -190,7 +191,7 @@ def _record_new(
     if entry.index:
         before = sum(len(each.class_names) for each in learner.tasks[: entry.index])
         free = temperature(learner(task.validation.images), task.validation.labels + before)
-    return TaskRecord(
+    record = TaskRecord(
         classes=task.class_names,
         images=len(task.train),
         held_out=len(task.validation),
@@ -203,11 +204,16 @@ def _record_new(
         parent=parent,
         decision=report.decision,
         sources=(digest,),
+        columns=learner.stored_columns(entry),
+        mirror=entry.mirror,
     )
+    return record, shared
 
 
-def _record_more(store: Store, learner: FurtherLearner, task: Task, digest: str, report: LearnReport) -> TaskRecord:
-    """The record of a task that got more images, or new classes. No other task was looked at."""
+def _record_more(
+    store: Store, learner: FurtherLearner, task: Task, digest: str, report: LearnReport
+) -> tuple[TaskRecord, str | None]:
+    """The record of a task that got more images, or new classes, and the shared head that knows them."""
     known, found, entry = learner.known, learner.found, learner.entries[-1]
     assert found is not None, "the lesson is finished"
     report.accuracy = found.accuracy
@@ -224,7 +230,8 @@ def _record_more(store: Store, learner: FurtherLearner, task: Task, digest: str,
         objects["path"] = store.put_tensors(learner.encoder.paths[entry.path].state_dict())
     held_out = known.held_out + len(task.validation)
     share = len(task.validation) / held_out
-    return replace(
+    shared = learner.store_shared(entry, objects)
+    record = replace(
         known,
         classes=task.class_names,
         images=known.images + len(task.train),
@@ -235,7 +242,10 @@ def _record_more(store: Store, learner: FurtherLearner, task: Task, digest: str,
         parent=known.objects["path"] if forked else known.parent,
         earlier=(*known.earlier, known.objects["path"]) if forked else known.earlier,
         sources=(*known.sources, digest),
+        columns=learner.stored_columns(entry),
+        mirror=entry.mirror,
     )
+    return record, shared
 
 
 # -------------------------------------------------------------------- checkpoints

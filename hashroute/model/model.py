@@ -296,8 +296,8 @@ class Model:
         problems = self.store.verify()
         if not problems and self.store.read().tasks:
             try:
-                learner = KeptLearner(self.store, self._settings(self.store.read()), self.records())
-                for modules in (learner.heads, learner.encoder.paths):
+                learner = self._learner(self.store.read(), self.records())
+                for modules in (learner.heads, learner.encoder.paths, learner.task_columns):
                     for index in range(len(modules)):
                         modules[index]
             except ValueError as error:
@@ -349,7 +349,10 @@ class Model:
         if not manifest.tasks:
             raise ValueError(f"{self.path} has learned no task yet: learn one first")
         records = self._records(manifest)
-        return _Opened(stamp, KeptLearner(self.store, self._settings(manifest), records).to(self.device), records)
+        return _Opened(stamp, self._learner(manifest, records).to(self.device), records)
+
+    def _learner(self, manifest: Manifest, records: dict[str, TaskRecord]) -> KeptLearner:
+        return KeptLearner(self.store, self._settings(manifest), records, manifest.shared)
 
     def __repr__(self) -> str:
         manifest = self.store.read()

@@ -64,7 +64,7 @@ class ModelSettings:
     def from_dict(cls, values: dict[str, Any]) -> ModelSettings:
         """The settings that `to_dict` described."""
         try:
-            shape, options = tuple(values["image_shape"]), options_from_dict(HRN, values["options"])
+            shape, options = tuple(values["image_shape"]), options_from_dict(HRN, HRN.saved_options(values["options"]))
             recipe, stem = Recipe.from_dict(values["recipe"]), values.get("stem")
             return cls(shape, str(values["backbone"]), values["seed"], recipe, options, stem and dict(stem))
         except (KeyError, TypeError, ValueError) as error:
@@ -94,7 +94,9 @@ class TaskRecord:
     domain: str
     """The kind of its data, by the memory of the first task of this kind."""
     objects: dict[str, str]
-    """path: its units. head. memory: of its data. statistics: of its features, by class, if it can learn further."""
+    """path: its units. head. memory: of its data. statistics: of its features, by class, if it can learn further.
+    columns: its part of the shared head, as it was when the task was learned. sums: what a private task would add to
+    the shared head."""
     parent: str | None = None
     """The path from which its path was forked."""
     earlier: tuple[str, ...] = ()
@@ -104,6 +106,10 @@ class TaskRecord:
     """Digests of what it was learned from: the same images are not learned twice."""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    columns: tuple[int, ...] = ()
+    """The columns of its classes in the shared head; in its own sums, if it is private."""
+    mirror: bool = False
+    """Whether the shared head sees an image together with its mirror image."""
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values, for JSON."""

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypedDict
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save
 from torch import Tensor
+from typing_extensions import NotRequired
 
 from hashroute.schema import read_format, read_json, shown
 from hashroute.storage import (
@@ -38,6 +39,8 @@ FORMAT = 1
 """The format of the folder."""
 WAIT = 0.5
 """Seconds that a writer waits for another one to end."""
+MOST_CHANGES = 20
+"""Changes that can be undone, beside those of private tasks: each keeps a shared head."""
 MOST_BYTES = {".json": 2**24, ".safetensors": 2**34}
 """Objects that are larger are not read."""
 MOST_MANIFEST = 2**28
@@ -54,6 +57,10 @@ class Change:
     """The name of the task after the change."""
     before: str | None = None
     """learn: the record that it had before, None for a new task. rename: its old name."""
+    shared: str | None = None
+    """learn: the shared head before, unless the task is private."""
+    private: bool = False
+    """Whether the task is private: then the shared head does not know it."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +71,14 @@ class Manifest:
     tasks: dict[str, str] = field(default_factory=dict)
     """The object with the record of each task, by the name of the task, in the order in which they were learned."""
     history: tuple[Change, ...] = ()
+    shared: str | None = None
+    """The object with the shared head of all tasks that are not private."""
 
-    def learned(self, task: str, record: str) -> Manifest:
-        """The manifest with a task that is new or was learned further."""
-        change = Change("learn", task, self.tasks.get(task))
-        return replace(self, tasks={**self.tasks, task: record}, history=(*self.history, change))
+    def learned(self, task: str, record: str, shared: str | None = None, private: bool = False) -> Manifest:
+        """The manifest with a task that is new or was learned further, and the shared head that knows it."""
+        change = Change("learn", task, self.tasks.get(task), None if private else self.shared, private)
+        tasks, history = {**self.tasks, task: record}, _bounded_history((*self.history, change))
+        return replace(self, tasks=tasks, history=history, shared=self.shared if private else shared)
 
     def renamed(self, old: str, new: str) -> Manifest:
         """The manifest with another name for a task; its history is told with the new name."""
@@ -84,7 +94,8 @@ class Manifest:
         tasks = {name: record for name, record in self.tasks.items() if name != last.task or last.before is not None}
         if last.before is not None:
             tasks[last.task] = last.before
-        return replace(earlier, tasks=tasks).trimmed()
+        shared = self.shared if last.private else last.shared
+        return replace(earlier, tasks=tasks, shared=shared).trimmed()
 
     def without(self, task: str) -> Manifest:
         """The manifest of a model that never had a task: neither tasks nor history name it."""
@@ -93,12 +104,22 @@ class Manifest:
 
     def trimmed(self) -> Manifest:
         """A model without tasks has no settings: the next task chooses them."""
-        return self if self.tasks else replace(self, settings={}, history=())
+        return self if self.tasks else Manifest()
 
     def records(self) -> set[str]:
         """The records that count: those of tasks, and those that `undo` can bring back."""
         earlier = {change.before for change in self.history if change.action == "learn" and change.before is not None}
         return {*self.tasks.values(), *earlier}
+
+    def shared_heads(self) -> set[str]:
+        """The shared heads that count."""
+        return {name for name in (self.shared, *(change.shared for change in self.history)) if name is not None}
+
+
+def _bounded_history(history: tuple[Change, ...]) -> tuple[Change, ...]:
+    """The last changes. Private tasks do not count, so that the history tells nothing about them."""
+    old = [place for place, change in enumerate(history) if not change.private][:-MOST_CHANGES]
+    return tuple(change for place, change in enumerate(history) if place not in old)
 
 
 def _renamed(manifest: Manifest, old: str, new: str) -> Manifest:
@@ -114,6 +135,7 @@ class _Written(TypedDict):
     settings: dict[str, Any]
     tasks: dict[str, str]
     history: list[Change]
+    shared: NotRequired[str | None]
 
 
 class _Record(TypedDict):
@@ -156,8 +178,13 @@ class Store:
                 raise ValueError(f"{self.path} is not a model: expected a folder that hashroute learn made, or none")
             return Manifest()
         plain = read_format(self._manifest, {FORMAT: _Written}, MOST_MANIFEST)
-        manifest = Manifest(plain["settings"], plain["tasks"], tuple(Change(**change) for change in plain["history"]))
-        for name in manifest.records():
+        manifest = Manifest(
+            plain["settings"],
+            plain["tasks"],
+            tuple(Change(**change) for change in plain["history"]),
+            plain.get("shared"),
+        )
+        for name in manifest.records() | manifest.shared_heads():
             self._place(name)
         return manifest
 
@@ -262,7 +289,7 @@ class Store:
         records = manifest.records()
         for name in records - set(self._objects_of):
             self._objects_of[name] = set(self.json(name)["objects"].values())
-        return records.union(*(self._objects_of[name] for name in records))
+        return records.union(manifest.shared_heads(), *(self._objects_of[name] for name in records))
 
     # ---------------------------------------------------------------- beside the model
 
@@ -300,8 +327,8 @@ class Store:
             manifest = self.read()
         except ValueError as error:
             return [str(error)]
-        problems, names = [], set(manifest.records())
-        for record in sorted(names):
+        problems, names = [], manifest.records() | manifest.shared_heads()
+        for record in sorted(manifest.records()):
             try:
                 names |= set(self.json(record)["objects"].values())
             except (ValueError, OSError):  # the loop below says what is wrong with it

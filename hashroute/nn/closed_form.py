@@ -9,7 +9,7 @@ classes are new columns, and subtracting the sums of a task gives exactly the su
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ class Solution(NamedTuple):
 
     def __call__(self, features: Tensor) -> Tensor:
         """features: (n, s). Returns scores: (n, classes)."""
-        return torch.addmm(self.bias, features, self.weight)
+        return torch.addmm(self.bias, features.to(self.weight), self.weight)
 
 
 class ClosedForm(nn.Module):
@@ -41,7 +41,7 @@ class ClosedForm(nn.Module):
     gram: Tensor
     """(s (s + 1) / 2,) the lower triangle of G, row by row; int32 while that is large enough, then int64."""
     sums: Tensor
-    """(classes, s) S_c."""
+    """(classes, s) S_c; int32 while that is large enough, then int64."""
     counts: Tensor
     """(classes,) n_c."""
 
@@ -49,7 +49,7 @@ class ClosedForm(nn.Module):
         super().__init__()
         self.features = features
         self.register_buffer("gram", torch.zeros(features * (features + 1) // 2, dtype=torch.int32))
-        self.register_buffer("sums", torch.zeros(0, features, dtype=torch.int64))
+        self.register_buffer("sums", torch.zeros(0, features, dtype=torch.int32))
         self.register_buffer("counts", torch.zeros(0, dtype=torch.int64))
 
     @property
@@ -57,61 +57,77 @@ class ClosedForm(nn.Module):
         """How many classes there are."""
         return len(self.counts)
 
-    def reserve(self, classes: int, wide: bool = False) -> None:
-        """Make room for this many classes. wide: G is kept in 64 bits."""
+    def reserve(self, classes: int) -> None:
+        """Make room for this many classes."""
         more = classes - self.classes
         if more > 0:
             self.sums = torch.cat([self.sums, self.sums.new_zeros(more, self.features)])
             self.counts = torch.cat([self.counts, self.counts.new_zeros(more)])
-        if wide:
-            self.gram = self.gram.long()
 
     @torch.no_grad()
     def add(self, features: Tensor, classes: Tensor, sign: int = 1) -> None:
         """Add data to the sums, or subtract it with sign -1.
 
-        features: (n, s) whole numbers from 0 to 127. classes: (n,) indices.
+        features: (n, s) whole numbers from -127 to 127. classes: (n,) indices.
         """
         self.reserve(int(classes.max()) + 1)
         lower = _lower_triangle(self.features, self.gram.device)
         for rows, own in zip(features.split(CHUNK), classes.split(CHUNK), strict=True):
-            product = (rows.T @ rows).flatten()[lower].long()
-            self._add(sign * product)
-            self.sums.index_add_(0, own, sign * rows.long())
+            sums = torch.zeros(self.sums.shape, dtype=torch.int64, device=self.sums.device)
+            sums.index_add_(0, own, rows.long())
+            self._add(sign * (rows.T @ rows).flatten()[lower].long(), sign * sums)
             self.counts.index_add_(0, own, torch.full_like(own, sign))
 
     @torch.no_grad()
     def merge(self, other: ClosedForm, columns: Tensor, sign: int = 1) -> None:
         """Add the sums of other data, or subtract them with sign -1. columns: the class here of each class there."""
         self.reserve(int(columns.max()) + 1)
-        self._add(sign * other.gram.long())
-        self.sums.index_add_(0, columns, sign * other.sums)
+        sums = torch.zeros(self.sums.shape, dtype=torch.int64, device=self.sums.device)
+        sums.index_add_(0, columns, other.sums.long())
+        self._add(sign * other.gram.long(), sign * sums)
         self.counts.index_add_(0, columns, sign * other.counts)
 
-    def _add(self, product: Tensor) -> None:
-        total = self.gram.long() + product
-        fits = self.gram.dtype == torch.int32 and int(total.max()) < 2**31
-        self.gram = total.int() if fits else total
+    def drop_first(self, classes: int) -> None:
+        """Remove the first classes, whose sums must be subtracted before."""
+        self.sums, self.counts = self.sums[classes:].clone(), self.counts[classes:].clone()
+
+    def _add(self, gram: Tensor, sums: Tensor) -> None:
+        self.gram, self.sums = _narrow(self.gram.long() + gram), _narrow(self.sums.long() + sums)
 
     @torch.no_grad()
     def solve(self, ridge: float) -> Solution:
         """The head of all data so far. ridge: the penalty, in units of the mean variance of a feature."""
-        count = self.counts.sum().double()
-        sums = self.sums.double()
+        counts, sums = self.counts.cpu().double(), self.sums.cpu().double()  # not every device has double precision
+        count = counts.sum()
         mean = sums.sum(0) / count
-        full = torch.zeros(self.features, self.features, dtype=torch.float64, device=self.gram.device)
-        full.view(-1)[_lower_triangle(self.features, self.gram.device)] = self.gram.double()
+        full = torch.zeros(self.features, self.features, dtype=torch.float64)
+        full.view(-1)[_lower_triangle(self.features, full.device)] = self.gram.cpu().double()
         covariance = full + full.tril(-1).T - count * torch.outer(mean, mean)
         variance = covariance.diagonal().mean().clamp_min(1e-9)
         covariance.diagonal().add_(max(ridge, 1e-9) * variance)
-        target = sums.T - torch.outer(mean, self.counts.double())
+        target = sums.T - torch.outer(mean, counts)
         weight = torch.cholesky_solve(target, torch.linalg.cholesky(covariance))
-        bias = self.counts / count - mean @ weight
-        return Solution(weight.float(), bias.float())
+        bias = counts / count - mean @ weight
+        return Solution(weight.float().to(self.gram.device), bias.float().to(self.gram.device))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take the classes and the number of bits of the sums that are loaded."""
+        sums = state_dict.get(prefix + "sums")
+        if sums is not None and sums.dim() == 2:
+            self.reserve(len(sums))
+        for name in ("gram", "sums"):
+            if (found := state_dict.get(prefix + name)) is not None and found.dtype == torch.int64:
+                setattr(self, name, getattr(self, name).long())
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
         """What a printed module says about the sums."""
         return f"{self.features} features, {self.classes} classes, {int(self.counts.sum()):,} images"
+
+
+def _narrow(total: Tensor) -> Tensor:
+    """The same numbers in 32 bits, if they fit."""
+    return total.int() if int(total.abs().max()) < 2**31 else total
 
 
 @lru_cache(maxsize=4)

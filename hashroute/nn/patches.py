@@ -29,7 +29,7 @@ WHITENING = 0.1
 THRESHOLD = 0.5
 """Weaker responses count as zero."""
 
-SYNTHETIC_IMAGES = 600
+SYNTHETIC_IMAGES = 200
 SHAPES = 40
 """Shapes in a synthetic image."""
 
@@ -42,36 +42,42 @@ class PatchFeatures(nn.Module):
 
     Args:
         image_shape: channels, height and width of the images.
-        features: s, how many numbers there are for an image; rounded down to a multiple of 2 grid^2.
-        seed: of the dictionary.
+        features: s, how many numbers there are for an image; rounded down to a multiple of 2 grid^2. Small images have
+            at most 8 for each pixel.
+        seed: of the dictionary. None leaves it empty until `draw`, or until a state is loaded.
         side: of a patch.
         grid: responses are averaged on grid x grid fields.
     """
 
     weight: Tensor
     offset: Tensor
-    pooling: Tensor
     scale: Tensor
 
     def __init__(
-        self, image_shape: tuple[int, ...], features: int = 1792, seed: int = 0, side: int = 6, grid: int = 2
+        self, image_shape: tuple[int, ...], features: int = 1792, seed: int | None = 0, side: int = 6, grid: int = 2
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
         self.image_shape = tuple(image_shape)
         self.side = min(side, max(2, min(height, width) // 2))
-        count = max(1, features // (2 * grid * grid))
+        self.grid = grid
+        count = max(1, min(features, 8 * height * width) // (2 * grid * grid))
         self.features = count * 2 * grid * grid
-        weight, offset = _dictionary(channels, count, self.side, seed)
-        rows, columns = height - self.side + 1, width - self.side + 1
-        down, across = (F.adaptive_avg_pool1d(torch.eye(length), grid) for length in (rows, columns))
-        self.register_buffer("weight", weight, persistent=False)  # (patch numbers, dictionary)
-        self.register_buffer("offset", offset, persistent=False)  # (dictionary,)
-        self.register_buffer("pooling", torch.kron(down, across).T.contiguous(), persistent=False)
-        self.register_buffer("scale", torch.ones(()), persistent=False)
-        synthetic = _synthetic_images(64, max(height, width), channels, seed + 1)[:, :, :height, :width]
+        self.register_buffer("weight", torch.zeros(channels * self.side**2, count))  # (patch numbers, dictionary)
+        self.register_buffer("offset", torch.zeros(count))
+        self.register_buffer("scale", torch.ones(()))
+        if seed is not None:
+            self.draw(seed)
+
+    def draw(self, seed: int) -> None:
+        """Make the dictionary, and set the scale of features on synthetic images."""
+        channels, height, width = self.image_shape
+        weight, offset = _dictionary(channels, self.weight.shape[1], self.side, seed)
+        self.weight.copy_(weight)
+        self.offset.copy_(offset)
+        synthetic = synthetic_images(16, max(height, width), channels, seed + 1)[:, :, :height, :width].to(self.weight)
         raw = torch.cat([self._pooled(part) for part in synthetic.split(BATCH)]).clamp_min_(0).sqrt_()
-        self.scale = LEVELS / raw.flatten().kthvalue(max(1, int(0.9995 * raw.numel()))).values.clamp_min(1e-6)
+        self.scale.copy_(scale_to(raw, LEVELS))
 
     @torch.no_grad()
     def forward(self, images: Tensor, mirror: bool = False) -> Tensor:
@@ -97,7 +103,8 @@ class PatchFeatures(nn.Module):
         variance = (patches.square().mean(1, keepdim=True) - mean * mean).clamp_min_(0) * (numbers / (numbers - 1))
         responses = torch.addmm(self.offset, patches.mul_((variance + CONTRAST).rsqrt_()), self.weight, beta=-1)
         responses = F.softshrink(responses, THRESHOLD).view(len(pixels), -1, self.weight.shape[1])
-        signed, absolute = self.pooling @ responses, self.pooling @ responses.abs_()
+        pooling = _pooling(pixels.shape[2] - self.side + 1, pixels.shape[3] - self.side + 1, self.grid).to(responses)
+        signed, absolute = pooling @ responses, pooling @ responses.abs_()
         return torch.cat([absolute + signed, absolute - signed], 1).flatten(1) / 2
 
     def extra_repr(self) -> str:
@@ -106,12 +113,19 @@ class PatchFeatures(nn.Module):
 
 
 @lru_cache(maxsize=8)
+def _pooling(rows: int, columns: int, grid: int) -> Tensor:
+    """(grid^2, rows * columns) the weights of averages over fields of maps."""
+    down, across = (F.adaptive_avg_pool1d(torch.eye(length), grid) for length in (rows, columns))
+    return torch.kron(down, across).T.contiguous()
+
+
+@lru_cache(maxsize=8)
 def _dictionary(channels: int, count: int, side: int, seed: int) -> tuple[Tensor, Tensor]:
     """A and b of the responses: (patch numbers, count) and (count,)."""
     generator = torch.Generator().manual_seed(seed)
-    images = _synthetic_images(SYNTHETIC_IMAGES, 32, channels, seed)
+    images = synthetic_images(SYNTHETIC_IMAGES, 32, channels, seed)
     patches = F.unfold(images, side).transpose(1, 2).flatten(0, 1)
-    patches = patches[torch.randperm(len(patches), generator=generator)[:400_000]]
+    patches = patches[torch.randperm(len(patches), generator=generator)[:100_000]]
     patches = patches[patches.var(1).argsort(descending=True)[: len(patches) // 4]]  # the most contrasted quarter
     patches = patches - patches.mean(1, keepdim=True)
     patches = (patches / (patches.var(1, keepdim=True) + CONTRAST).sqrt()).double()
@@ -124,7 +138,7 @@ def _dictionary(channels: int, count: int, side: int, seed: int) -> tuple[Tensor
     return centred.T.float().contiguous(), (linear @ mean).float()
 
 
-def _synthetic_images(count: int, side: int, channels: int, seed: int) -> Tensor:
+def synthetic_images(count: int, side: int, channels: int, seed: int) -> Tensor:
     """(count, channels, side, side) random ellipses and rectangles over one another, blurred, with noise."""
     generator = torch.Generator().manual_seed(seed)
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
@@ -144,6 +158,11 @@ def _synthetic_images(count: int, side: int, channels: int, seed: int) -> Tensor
     blur = (kernel[:, None] * kernel).expand(channels, 1, 3, 3)
     images = F.conv2d(F.pad(images, (1, 1, 1, 1), mode="replicate"), blur, groups=channels)
     return (images + 0.02 * torch.randn(images.shape, generator=generator)).clamp(0, 1)
+
+
+def scale_to(values: Tensor, levels: int) -> Tensor:
+    """The factor that brings all but 5 of 10,000 values to at most `levels`."""
+    return levels / values.flatten().kthvalue(max(1, int(0.9995 * values.numel()))).values.clamp_min(1e-6)
 
 
 def _radius(drawn: Tensor, side: int) -> Tensor:

@@ -129,7 +129,7 @@ def overview(jobs: Sequence[Job], at_once: int, width: int = WIDE) -> Renderable
             cells = [
                 Text(record["task"]),
                 f"{record['epoch']}/{record['epochs']}",
-                f"{record['loss']:.3f}",
+                "" if record["loss"] is None else f"{record['loss']:.3f}",
                 job.score.text(record["validation_accuracy"]).removesuffix(" %"),
                 f"{record['images'] / max(record['seconds'], 1e-9):,.0f}",
                 duration(job.left(job.pace)) if job.state == "running" else "",

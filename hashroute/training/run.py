@@ -209,7 +209,7 @@ class _Progress:
                 "epoch": trainer.state.epoch,
                 "epochs": trainer.epochs,
                 "loss": log.loss,
-                "train_accuracy": factor * log.score,
+                "train_accuracy": None if log.score is None else factor * log.score,
                 "validation_accuracy": sum(factor * score for score in scores) / len(scores),
                 "score": self.score,
                 "images": log.images,

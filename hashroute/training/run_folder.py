@@ -67,7 +67,7 @@ class EpochValues(TypedDict):
     task_index: NotRequired[int]
     epoch: int
     epochs: int
-    loss: float
+    loss: float | None
     validation_accuracy: float
     images: int
     seconds: float

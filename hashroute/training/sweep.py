@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock
 
 from hashroute.devices import find_device
-from hashroute.learners import learner_names
+from hashroute.learners import find_learner, learner_names
 from hashroute.learners.learner import Learner
 from hashroute.learners.registry import import_plugins
 from hashroute.recipe import Profile, Recipe
@@ -49,6 +49,11 @@ class SweepRun:
     """An instance has its own options."""
     command: str = ""
     """The command that repeats this run, to be recorded."""
+
+    @property
+    def kind(self) -> type[Learner]:
+        """The class of the learner."""
+        return type(self.learner) if isinstance(self.learner, Learner) else find_learner(self.learner)
 
     def __post_init__(self) -> None:
         if isinstance(self.learner, Learner):

@@ -51,7 +51,7 @@ def test_a_model_is_replaced_by_one_that_is_saved_later(tmp_path: Path) -> None:
 
 
 def test_there_is_a_model_in_format_3_of_every_learner() -> None:
-    assert {folder.name for folder in FORMAT_3} >= set(learner_names())
+    assert {folder.name for folder in FORMAT_3} >= set(learner_names()) - {"closed-form"}  # which came later
 
 
 @pytest.mark.parametrize("folder", FORMAT_3, ids=lambda folder: folder.name)

@@ -118,7 +118,7 @@ def test_a_fork_that_gains_enough_stays() -> None:
     assert decision.forked - decision.reused > 2 * decision.error
     assert (paths(learner), len(learner.encoder), learner.encoder.parents) == ([0, 1], 2, [None, 0])
     assert decision.units_added == 2
-    assert decision.bytes_added == 4 * learner.encoder.weights(1) + learner.bytes_kept()["memory"] // 2
+    assert decision.bytes_added == 4 * learner.encoder.weights(1) + learner.memories.bytes_each
 
 
 @pytest.mark.parametrize(

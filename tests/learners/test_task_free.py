@@ -42,7 +42,7 @@ def test_the_head_whose_answer_is_far_above_its_others_answers(name: str, dtype:
 @pytest.mark.parametrize("domains", [[0, 1, 2], [0, 1, 0], [0, 0, 0]])
 @pytest.mark.parametrize("options", [{}, {"within": 0.0}, {"within": 9.0, "trust": 0.0, "trust_in_domains": 0.0}])
 def test_logits_and_likelihoods_are_added_up(options: dict[str, float], domains: list[int]) -> None:
-    learner = learned("hrn", 3)
+    learner = learned("hrn", 3, fixed_features=0)
     learner.options = replace(learner.options, **options)
     for entry, domain in zip(learner.entries, domains, strict=True):
         entry.domain = domain
@@ -70,6 +70,20 @@ def test_logits_and_likelihoods_are_added_up(options: dict[str, float], domains:
     assert len(images) <= asked <= 3 * len(images)
     assert (asked == len(images)) == (options.get("within") == 0)
     assert (asked == 3 * len(images)) == (options.get("within") == 9)
+
+
+def test_the_shared_head_is_added_to_memory_and_head() -> None:
+    learner = learned("hrn", 3)
+    images = torch.cat([task.test.images[:20] for task in digits(3).tasks])
+    found, prior = learner(images), learner.task_prior(images)
+    shared = (40 * learner.shared.solution(learner.shared.fixed(images))).log_softmax(1)
+    for task in range(3):
+        with torch.no_grad():
+            outputs = learner.heads[task](learner.encode(images, task))
+        best, other = outputs.amax(1), outputs.amin(1)
+        expected = (prior[:, task] + best - other)[:, None] + 6 * outputs.log_softmax(1)
+        expected = expected + 2 * shared[:, 2 * task : 2 * task + 2]
+        torch.testing.assert_close(found[:, 2 * task : 2 * task + 2], expected, rtol=1e-4, atol=1e-3)
 
 
 def test_unlike_data_finds_its_own_task() -> None:
