@@ -1,10 +1,11 @@
 # Every target works from a fresh clone. The environment is rebuilt when what it is made from changes.
 PYTHON ?= python3
 VENV := .venv
+MINUTES ?= 30
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow test-extras lint bench docs images pages clean
+.PHONY: help chaos demo test test-slow test-extras lint bench docs images pages clean
 
 help:  # this list
 	@sed -n 's/^\([a-z-]*\):[^#]*#  *\(.*\)/make \1: \2/p' Makefile
@@ -21,6 +22,9 @@ test-slow: $(VENV)/developing  # the tests that take minutes
 test-extras: .venv-extras/installed  # export to ONNX, pre-trained backbones, Parquet: in an environment of their own
 	.venv-extras/bin/python -m pytest tests/learners/test_export.py tests/nn/test_pretrained.py \
 		tests/model/test_model_export.py tests/model/test_model_backbones.py tests/model/test_parquet.py
+
+chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
+	$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
 
 lint: $(VENV)/developing  # style and types
 	$(BIN)/ruff check .

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
+from hashroute.schema import shown
+
 Thing = TypeVar("Thing")
 
 
@@ -46,5 +48,5 @@ class Registry(dict[str, Thing]):
             importlib.import_module(self.built_in[name].module)
         if name not in self:
             kind = self.what.partition(" ")[2]
-            raise ValueError(f"there is no {kind} {name!r}: expected one of {', '.join(self.names)}{others}")
+            raise ValueError(f"there is no {kind} {shown(name)}: expected one of {', '.join(self.names)}{others}")
         return self[name]

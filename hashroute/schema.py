@@ -95,6 +95,7 @@ def shown(value: Any) -> str:
 def one_line(text: object, most: int = LONGEST) -> str:
     """A text as one line of bounded length, for a message."""
     plain = " ".join(str(text)[: 10 * most].split())
+    plain = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in plain)
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 

@@ -42,11 +42,16 @@ def write_content(folder: Path, content: bytes, ending: str) -> str:
 
 def has_its_content(path: Path) -> bool:
     """Whether a file that is named by the SHA-256 of its content holds this content."""
+    return digest_of(path) == path.name.partition(".")[0]
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file's content."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for part in iter(partial(file.read, 2**20), b""):
             digest.update(part)
-    return digest.hexdigest() == path.name.partition(".")[0]
+    return digest.hexdigest()
 
 
 def is_content_name(name: str, endings: tuple[str, ...]) -> bool:

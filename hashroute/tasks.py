@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -34,6 +35,14 @@ class Split:
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Images, read if they are not in memory, and labels."""
         return self.images[rows], self.labels[rows]
+
+    def contents(self) -> Iterator[bytes]:
+        """What tells this split from others: labels and images."""
+        yield self.labels.numpy(force=True).tobytes()
+        if isinstance(self.images, Images):
+            yield from self.images.contents()
+        else:
+            yield from (part.numpy(force=True).tobytes() for part in self.images.split(4096))
 
     def __repr__(self) -> str:
         return f"Split({len(self)} images of {tuple(self.images.shape[1:])})"
@@ -196,6 +205,16 @@ class Scenario:
     def images(self) -> list[list[int]]:
         """Numbers of training, validation and test images of each task."""
         return [[len(task.train), len(task.validation), len(task.test)] for task in self.tasks]
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all images and labels: results with different data are not mixed."""
+        digest = hashlib.sha256()
+        for task in self.tasks:
+            for split in (task.train, task.validation, task.test):
+                for content in split.contents():
+                    digest.update(content)
+        return digest.hexdigest()[:16]
 
     def part(self, fraction: float) -> Scenario:
         """The same scenario with a fixed fraction of every task's images."""

@@ -14,8 +14,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "hashroute"
 
 ORDER = (
-    ("storage", "devices", "registry"),
+    ("storage", "devices"),
     ("schema",),
+    ("registry",),
     ("nn",),
     ("images",),
     ("user_data",),

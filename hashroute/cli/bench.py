@@ -177,7 +177,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
         failures = sweep.run(settings.jobs, on_result, on_failure)
     if sweep.comparison.runs:
         console.print(to_terminal(headline(sweep.comparison)))
-    say(console, f"results in {path}")
+    say(console, f"results in {path}" if path.exists() else f"{path} is missing: it was removed, or the disk is full")
     for failure in failures:
         say(console, failure)
     if failures:

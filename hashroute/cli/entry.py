@@ -6,7 +6,6 @@ Nothing but the standard library is imported before Ctrl-C is handled.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -20,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given == ["--version"]:
         print(f"hashroute {hashroute.__version__}")
         return 0
-    with Interrupts() as interrupts:
+    with Interrupts(last=arguments is None) as interrupts:
         try:
             try:
                 from hashroute.cli.app import parse
@@ -33,13 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 141
         except KeyboardInterrupt as error:
             interrupts.calm()
-            return _stopped(str(error), last=arguments is None)
+            return _stopped(str(error))
         except Exception as error:
             if interrupts.seen:  # the interrupt was swallowed, and left something half-done
-                return _stopped("", last=arguments is None)
-            if not isinstance(error, (ValueError, OSError)):
-                raise
+                return _stopped("")
             message = str(error)
+            if isinstance(error, MemoryError) or "can't allocate memory" in message:
+                message = "there is not enough memory: use smaller images, smaller batches, or fewer runs at a time"
+            elif not isinstance(error, (ValueError, OSError)):
+                raise
             if isinstance(error, OSError) and error.filename:
                 message = f"{error.filename}: {error.strerror}"
             print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
@@ -47,10 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _stopped(message: str, last: bool) -> int:
-    """Say that the command was stopped; returns the exit code. last: the process ends next."""
-    if last:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _stopped(message: str) -> int:
+    """Say that the command was stopped; returns the exit code."""
     # Python notes an interrupt inside code that was made from text (imports of some packages are), and would end
     # with the signal instead of our code. Running any such code removes the note.
     exec("")

@@ -15,10 +15,13 @@ class Interrupts:
 
     Some libraries catch an interrupt while they are being imported and continue. Later Ctrl-C are ignored, so that
     clean-up is not interrupted.
+
+    last: the process ends after this context, so that Ctrl-C stays ignored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last: bool) -> None:
         self.seen = False
+        self.last = last
         main = threading.current_thread() is threading.main_thread()
         self._handles = main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # as in a background job
 
@@ -29,10 +32,10 @@ class Interrupts:
         return self
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if not self.seen:
-            self.seen = True
-            self._arm(AGAIN)
-            raise KeyboardInterrupt
+        self.seen = True
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # programs that clean-up starts inherit this
+        self._arm(AGAIN)
+        raise KeyboardInterrupt
 
     def _again(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._arm(AGAIN)
@@ -52,7 +55,7 @@ class Interrupts:
     ) -> None:
         self.calm()
         if self._handles:
-            if signal.getsignal(signal.SIGINT) == self._interrupt:  # unless the process is about to end
+            if not (self.seen and self.last):
                 signal.signal(signal.SIGINT, self._before)
             if hasattr(signal, "setitimer"):
                 signal.signal(signal.SIGALRM, self._alarm_before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -42,6 +42,10 @@ class Photos(Images):
         """Read one file."""
         channels, size, _ = self.image_shape
         return read_photo(self.files[row], size, colour=channels == 3)
+
+    def contents(self) -> Iterator[bytes]:
+        """The content of every file."""
+        yield from (Path(self.files[row]).read_bytes() for row in self._rows.tolist())
 
 
 def read_photo(path: str | Path, size: int, colour: bool = True) -> NDArray[np.uint8]:

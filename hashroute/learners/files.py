@@ -195,7 +195,7 @@ def check_fits(
     """
     if backbone is not None or "stem" in description or not kind.__module__.startswith("hashroute."):
         return
-    check(description["options"], kind.Options, "options")
+    check(kind.saved_options(description["options"]), kind.Options, "options")
     largest = 0
 
     def note(module: object, given: object, output: object) -> None:  # noqa: ARG001
@@ -268,7 +268,7 @@ def read_model(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             if described["format"] == FORMAT and not has_its_content(tensors):
                 raise ValueError(f"{tensors} is damaged, its content has changed: restore it from a copy")
             with damaged(folder):
-                state = load_file(tensors)
+                state = _load(tensors)
             break
         except FileNotFoundError:  # unless a newer model has replaced it since
             if read_description(folder)[1] == tensors:
@@ -279,6 +279,15 @@ def read_model(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if described["format"] == 3:
             described, state = _from_format_3(described, state)
     return described, state
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file; a FileNotFoundError if it is not there any more."""
+    try:
+        return load_file(path)
+    except Exception:
+        path.stat()  # torch has another error for a file that was removed meanwhile
+        raise
 
 
 def read_description(folder: Path) -> tuple[dict[str, Any], Path]:

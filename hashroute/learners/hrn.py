@@ -34,6 +34,9 @@ HEAD_WEIGHT = 6.0
 SHARED_WEIGHT = 2.0
 """Weight of the log-probability of a class by the shared head."""
 
+MOST = 10**15
+"""No option is larger."""
+
 
 @dataclass(frozen=True)
 class HRNOptions:
@@ -75,7 +78,7 @@ class HRNOptions:
         for name, bound in (whole | others).items():
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or value < bound or (name in whole and value != int(value)):
+            if not number or not bound <= value <= MOST or (name in whole and value != int(value)):
                 kind = "a whole number" if name in whole else "a number"
                 least = f", at least {bound}" if math.isfinite(bound) else ""
                 raise ValueError(f"{name} of hrn is {value!r}: expected {kind}{least}")
@@ -295,6 +298,8 @@ class HRN(SharedHeadLearner):
     def _unfamiliar(self, images: Tensor) -> Tensor:
         memories, (hashed, textures) = self.memories, self._hashed_with_textures(images)
         strange = memories.strangeness(hashed, textures) > memories.limits
+        if not memories.limits.isinf().any():
+            return strange.all(1)
         usual = memories.usual
         unlikely = (memories.log_likelihood(hashed) - usual[:, 0]) / usual[:, 1] < -UNFAMILIAR
         return torch.where(memories.limits.isinf(), unlikely, strange).all(1)

@@ -5,16 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from hashroute.learners.hrn import HRN, HRNOptions
 from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.nn.backbones import find_backbone
 from hashroute.nn.pretrained import check_trusted, is_file
 from hashroute.recipe import Recipe, recipe_for
+from hashroute.schema import Range, check, one_line
 
 SMALL = "small"
 """The backbone that is built for the size of the images."""
+
+
+class _Settings(TypedDict):
+    """The settings in manifest.json."""
+
+    image_shape: list[Annotated[int, Range(1, 4096)]]
+    backbone: str
+    seed: int
+    recipe: dict[str, Any]
+    options: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,11 +75,13 @@ class ModelSettings:
     def from_dict(cls, values: dict[str, Any]) -> ModelSettings:
         """The settings that `to_dict` described."""
         try:
+            check(values, _Settings)
             shape, options = tuple(values["image_shape"]), options_from_dict(HRN, HRN.saved_options(values["options"]))
             recipe, stem = Recipe.from_dict(values["recipe"]), values.get("stem")
             return cls(shape, str(values["backbone"]), values["seed"], recipe, options, stem and dict(stem))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"the settings of the model are damaged ({error}): restore manifest.json") from None
+            what = one_line(error, 150)
+            raise ValueError(f"the settings of the model are damaged ({what}): restore manifest.json") from None
 
     def task_seed(self, task: str) -> int:
         """The seed of all random numbers of a task. It depends on its name, and on no other task."""
@@ -119,12 +132,12 @@ class TaskRecord:
     def from_dict(cls, values: dict[str, Any]) -> TaskRecord:
         """The record that `to_dict` described."""
         try:
-            plain: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-            }
-            record = cls(**plain)
-            if not {"path", "head", "memory"} <= set(record.objects):
-                raise TypeError("objects are missing")
-        except TypeError as error:
+            check(values, cls)
+            if missing := {"path", "head", "memory"} - values["objects"].keys():
+                raise ValueError(f"objects lacks {min(missing)!r}")
+        except ValueError as error:
             raise ValueError(f"a record of the model is damaged ({error}): run hashroute verify") from None
-        return record
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**plain)

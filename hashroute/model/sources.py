@@ -22,6 +22,7 @@ from hashroute.images import Images
 from hashroute.model.lists import LISTS, read_list
 from hashroute.model.pixels import FittedImages, fit_images, look_grey, open_files
 from hashroute.model.python_data import read_python
+from hashroute.storage import digest_of
 from hashroute.tasks import Augmentation, Split, Task, hold_out
 from hashroute.user_data import IN_MEMORY
 
@@ -78,12 +79,13 @@ class Source:
         return min(side, LARGEST_SIZE) if side >= SMALLEST_SIZE else SMALLEST_SIZE
 
     def fingerprint(self) -> str:
-        """A digest that differs if the images or labels do. Files count by name and size."""
+        """A digest that differs if the images or labels do. Files count by name and content."""
         digest = hashlib.sha256("\0".join([*self.labels, str(self.held_out)]).encode())
         if isinstance(self.images, list):
             names = (os.path.relpath(file, self.root) for file in self.images)
-            sizes = map(_bytes, self.images)
-            digest.update("\0".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True)).encode())
+            for name, file in zip(names, self.images, strict=True):
+                digest.update(f"\0{name}\0".encode(errors="surrogateescape"))
+                digest.update(_content(file).encode())
         elif isinstance(self.images, Tensor):
             digest.update(self.images.contiguous().numpy().tobytes())
         return digest.hexdigest()
@@ -251,6 +253,9 @@ def _side(file: str) -> int:
         return 0
 
 
-def _bytes(file: str) -> int:
-    path = Path(file)
-    return path.stat().st_size if path.is_file() else -1
+def _content(file: str) -> str:
+    """The digest of a file; empty if it cannot be read."""
+    try:
+        return digest_of(Path(file)) if Path(file).is_file() else ""  # a pipe would never end
+    except OSError:
+        return ""

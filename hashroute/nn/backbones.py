@@ -23,6 +23,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from hashroute.nn.pretrained import STEMS, FrozenStem, find_stem, from_file, is_file, is_pretrained
 from hashroute.nn.units import ConvBlock, ConvUnit, UnitSpec
 from hashroute.registry import Registry
+from hashroute.schema import shown
 
 Build = Callable[..., Sequence[nn.Module]]
 """Makes the levels for images of a shape (channels, height, width), with fresh weights; may take `width`, a factor."""
@@ -129,7 +130,7 @@ def _named(name: str, shape: tuple[int, ...]) -> Callable[[], Sequence[nn.Module
             raise ValueError(f"the width factor of backbone {name!r} is {width:g}: expected more than 0, at most 16")
         return partial(build, shape, width=width)
     raise ValueError(
-        f"there is no backbone {name!r}: expected one of {', '.join([*BACKBONES, *STEMS])}, timm:NAME or "
+        f"there is no backbone {shown(name)}: expected one of {', '.join([*BACKBONES, *STEMS])}, timm:NAME or "
         "FILE.py:FUNCTION, with a width factor such as resnet18x0.25 where it has one, or register it with "
         "register_backbone"
     )

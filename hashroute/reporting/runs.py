@@ -29,6 +29,8 @@ class Group:
     recipe: dict[str, Any]
     fraction: float = 1.0
     evaluate_on: str = "test"
+    data: str | None = None
+    """Digits of the hash of the images, where other runs of the same settings have other images."""
     learners: dict[str, list[RunRecord]] = field(default_factory=dict)
     """The runs of each row of a table, by the name of the row; seeds ascending."""
 
@@ -137,11 +139,14 @@ def collect(paths: Sequence[Path]) -> tuple[list[Group], list[str]]:
     """
     groups: dict[str, Group] = {}
     left_out: list[str] = []
-    for path in paths:
-        for run in _read(path, left_out):
-            common = [getattr(run.settings, part) for part in COMMON]
-            group = groups.setdefault(json.dumps([*common, run.score], sort_keys=True), Group(*common))
-            group.learners.setdefault(run.settings.name, []).append(run)
+    runs = [run for path in paths for run in _read(path, left_out)]
+    for run in runs:
+        common = [getattr(run.settings, part) for part in COMMON]
+        alike = [each.settings.data for each in runs if [getattr(each.settings, part) for part in COMMON] == common]
+        data = run.settings.data if len({*alike} - {None}) > 1 else None  # those of earlier versions do not tell
+        group = groups.setdefault(json.dumps([*common, run.score, data], sort_keys=True), Group(*common))
+        group.data = data
+        group.learners.setdefault(run.settings.name, []).append(run)
     for group in groups.values():
         _put_in_order(group)
         group.heading = _heading(group, [other for other in groups.values() if other.scenario == group.scenario])
@@ -155,6 +160,7 @@ def _heading(group: Group, alike: Sequence[Group]) -> str:
         "fraction": (group.fraction, f"{100 * group.fraction:g} % of the images"),
         "evaluate_on": (group.evaluate_on, f"{group.evaluate_on} images"),
         "score": (group.score, group.score.name),
+        "data": (group.data, f"images {group.data}"),
     }
     found = [text for part, (own, text) in shown.items() if any(getattr(other, part) != own for other in alike)]
     for name, value in group.recipe.items():
@@ -210,6 +216,7 @@ def _runs_of(comparison: Comparison, source: str) -> Iterator[RunRecord]:
             run.seed,
             comparison.fraction,
             comparison.evaluate_on,
+            data=comparison.data,
         )
         yield _shown(
             RunRecord(Path(source), settings, run, run.accuracy, run.decisions, command=comparison.command, size=0)

@@ -150,6 +150,8 @@ class Comparison:
     folder: str | None = None
     """The user's folder of images, where the scenario is made of one."""
     evaluate_on: Literal["test", "validation"] = "test"
+    data: str | None = None
+    """Digits of the hash of all images and labels; None in files of earlier versions."""
     command: str = ""
     """The command that repeats the comparison."""
     runs: list[RunResult] = field(default_factory=list)
@@ -180,7 +182,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the result file."""
-        return {**vars(self), "runs": [run.to_dict() for run in self.runs]}
+        whole = {**vars(self), "runs": [run.to_dict() for run in self.runs]}
+        return whole if self.data is not None else {name: value for name, value in whole.items() if name != "data"}
 
     @classmethod
     def from_dict(cls, values: Any) -> Comparison:

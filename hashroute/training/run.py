@@ -61,6 +61,7 @@ def describe(
         scenario=scenario.name,
         tasks=[task.name for task in scenario.tasks],
         images=scenario.images,
+        data=scenario.digest,
         learner=kind.name,
         name=name or kind.name,
         version=kind.version,

@@ -54,6 +54,8 @@ class RunSettings:
     objective: str = "classification"
     backbone: str | None = None
     """Digits of the hash of the printed module, where the backbone is a module; None where the recipe has it."""
+    data: str | None = None
+    """Digits of the hash of all images and labels; None in folders of earlier versions."""
 
     def new_result(self) -> RunResult:
         """An empty result of a run with these settings."""
@@ -244,10 +246,11 @@ class RunFolder:
     def check(self, settings: RunSettings) -> None:
         """Raise an error unless the folder holds a run with these settings."""
         kept = read_json(self.path / "settings.json", dict, advice=START_AGAIN)
-        differs = differences(kept, json.loads(json.dumps(vars(settings))))
+        given = json.loads(json.dumps(vars(settings)))
+        differs = differences({**kept, "data": kept.get("data") or settings.data}, given)
         if differs:
             raise ValueError(
-                f"{self.path} holds a run with other settings ({differs}): "
+                f"{self.path} holds a run with other settings ({one_line(differs, 120)}): "
                 "use the same settings to continue it, or choose another folder"
             )
 

@@ -156,6 +156,7 @@ class Sweep:
             settings.fraction,
             settings.image_folder,
             settings.evaluate_on,
+            scenario.digest,
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock():
@@ -264,7 +265,8 @@ def _place(name: str, names: Sequence[str]) -> int:
 def _common_differences(found: Comparison, expected: Comparison) -> str:
     """What differs between two comparisons beside their runs."""
     common = ("scenario", "tasks", "images", "recipe", "profile", "fraction", "folder", "evaluate_on")
-    return differences(found.to_dict(), expected.to_dict(), common)
+    known = ("data",) if found.data is not None else ()
+    return differences(found.to_dict(), expected.to_dict(), common + known)
 
 
 def _run_one(settings: SweepSettings, each: SweepRun) -> tuple[str, int, RunResult | None, str]:

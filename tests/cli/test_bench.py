@@ -354,3 +354,42 @@ def test_a_file_that_is_no_result_file_is_one_line(bench: Command) -> None:
     FILE.parent.mkdir()
     FILE.write_text("[1]")
     assert f"{FILE} is not a result file" in only_error(bench(*QUICK, "--learners", "vc"))
+
+
+def test_memory_that_runs_out_is_one_line(bench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large_scenario.py").write_text(
+        "from hashroute import register_scenario\n"
+        "@register_scenario('large')\n"
+        "def large():\n    import torch\n    return torch.empty(2**60)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    code, printed, errors = bench("large", "--plugins", "large_scenario")
+    assert (code, printed) == (2, "")
+    assert errors.startswith("hashroute: there is not enough memory: use smaller images")
+    assert errors.count("\n") == 1
+
+
+GONE = """
+from pathlib import Path
+from hashroute import register_learner
+from hashroute.learners.plain import Vanilla
+
+@register_learner("gone")
+class Gone(Vanilla):
+    def after_task(self, task):
+        for path in Path("results").glob("*.json"):
+            path.unlink()
+        raise OSError(28, "No space")
+"""
+
+
+def test_results_that_are_gone_are_not_promised(
+    bench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone.py").write_text(GONE)
+    monkeypatch.syspath_prepend(tmp_path)
+    quick = ("digits", "--epochs", "1", "--fraction", "0.3")
+    code, printed, _ = bench(*quick, "--learners", "gone", "--plugins", "gone")
+    assert code == 1
+    assert "results in" not in printed
+    assert "is missing: it was removed, or the disk is full" in printed

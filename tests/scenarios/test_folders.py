@@ -151,3 +151,14 @@ def test_folders_that_are_not_a_scenario(album: Path, spoil: object, message: st
 def test_a_size_of_nothing_is_refused(album: Path) -> None:
     with pytest.raises(ValueError, match="size is 0: expected at least 1"):
         load_scenario("folders", folder=album, size=0)
+
+
+@pytest.mark.parametrize("limit", [2**20, 0], ids=["in memory", "on disk"])
+def test_a_digest_tells_other_images_of_the_same_names(
+    album: Path, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders_module, "IN_MEMORY", limit)
+    before, again = (load_scenario("folders", folder=album, size=16).digest for _ in range(2))
+    assert before == again
+    save_image(album / "1-pets" / "cat" / "8.png", "RGB", (28, 30), 11)
+    assert load_scenario("folders", folder=album, size=16).digest != before

@@ -154,6 +154,12 @@ def test_a_class_that_comes_again_is_the_same_class_without_a_task() -> None:
     assert found["dataset"] == pytest.approx(100 * right.item() / (len(task.test) + 1)), "of all images"
 
 
+def test_a_run_stores_no_image_if_it_is_told_so(tmp_path: Path) -> None:
+    run(digits(2, 0.3), "vc", short_recipe(1), folder=tmp_path, keep_samples=False)
+    assert json.loads((tmp_path / "samples.json").read_text()) == []
+    assert not any(b"data:image" in path.read_bytes() for path in tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("evaluate_on", ["test", "validation"])
 @pytest.mark.parametrize("name", ["hrn", "hrn-paper", "vc"])
 def test_a_run_keeps_samples_of_what_it_was_measured_on(name: str, evaluate_on: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from hashroute import Comparison, Scenario, create_learner, load_scenario
 from hashroute.learners.entries import Batch
 from hashroute.learners.plain import Vanilla
 from hashroute.recipe import recipe_for
-from hashroute.training.sweep import Sweep, SweepRun, SweepSettings, folder_name, row_name
+from hashroute.tasks import Split
+from hashroute.training.sweep import OtherSettingsError, Sweep, SweepRun, SweepSettings, folder_name, row_name
 
 RECIPE = replace(recipe_for((1, 8, 8), classes=2), epochs=(1,))
 
@@ -43,6 +46,41 @@ class Failing(Vanilla):
 @pytest.fixture
 def settings() -> SweepSettings:
     return SweepSettings(two_tasks(), RECIPE, fraction=0.3)
+
+
+def noise(scenario: Scenario) -> Scenario:
+    """As many images with the same labels, all pixels at random."""
+    random = torch.Generator().manual_seed(0)
+
+    def spoil(split: Split) -> Split:
+        return Split(torch.randint(256, split.images.shape, generator=random, dtype=torch.uint8), split.labels)
+
+    parts = ("train", "validation", "test")
+    return replace(
+        scenario,
+        tasks=tuple(replace(t, **{part: spoil(getattr(t, part)) for part in parts}) for t in scenario.tasks),
+    )
+
+
+def test_results_of_other_images_are_not_mixed(settings: SweepSettings, tmp_path: Path) -> None:
+    first = replace(settings, runs=tmp_path / "runs")
+    other = replace(first, scenario=noise(two_tasks()))
+    assert Sweep(first, [SweepRun("vc", "vc")], tmp_path / "results.json").run() == []
+    for runs in ([SweepRun("vc", "vc")], [SweepRun("ewc", "ewc")]):
+        with pytest.raises(OtherSettingsError, match=r"other settings \(data: \w{16} there, \w{16} here\)"):
+            Sweep(other, runs, tmp_path / "results.json")
+    with pytest.raises(ValueError, match=r"holds a run with other settings \(data: "):
+        Sweep(replace(other, resume=True), [SweepRun("vc", "vc")], tmp_path / "others.json").run()
+
+
+def test_results_of_earlier_versions_do_not_tell_their_images(settings: SweepSettings, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    assert Sweep(settings, [SweepRun("vc", "vc")], path).run() == []
+    old = json.loads(path.read_text())
+    assert len(old.pop("data")) == 16
+    path.write_text(json.dumps(old))
+    assert Sweep(settings, [SweepRun("vc", "vc"), SweepRun("two", "vc")], path).run() == []
+    assert "data" not in json.loads(path.read_text())
 
 
 def test_rows_may_hold_names_classes_and_instances(settings: SweepSettings, tmp_path: Path) -> None:

@@ -1,0 +1,344 @@
+"""Kills at every call that changes files, and full disks: afterwards there is one whole version, and work goes on."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from outcome import Part, in_a_child, one_clear_line
+
+from hashroute import Model, Scenario, create_learner, load_learner, load_scenario, run
+from hashroute.recipe import recipe_for
+
+BEFORE, AFTER, FULL = range(3)
+MODES = {BEFORE: "killed before", AFTER: "killed after or in the middle of", FULL: "disk full from"}
+
+LEAST = 5
+"""Tries of each work, however little time there is."""
+
+
+def build_shim(folder: Path) -> Path:
+    """Compile the library that is preloaded into the process."""
+    library = folder / "shim.so"
+    source = Path(__file__).with_name("shim.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
+    return library
+
+
+class Work:
+    """Something that changes a folder, and what must be true of the folder at any moment."""
+
+    name: str
+
+    def __init__(self, place: Path) -> None:
+        self.before = place / f"{self.name}-before"
+        self.folder = place / f"{self.name}-now"
+        self.before.mkdir(parents=True)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make the folder `before`."""
+
+    def change(self) -> None:
+        """Change the folder."""
+
+    def check(self) -> None:
+        """See that the folder holds one whole version, that work goes on, and that nothing is left over."""
+
+    def start_again(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(self.before, self.folder)
+
+
+def digits(tasks: int = 2, share: float = 0.15) -> Scenario:
+    scenario = load_scenario("digits")
+    return Scenario("digits", scenario.tasks[:tasks]).part(share)
+
+
+def recipe(scenario: Scenario) -> Any:
+    return replace(recipe_for(scenario.image_shape, classes=2), epochs=(1,))
+
+
+class Save(Work):
+    """A learner is saved over another one."""
+
+    name = "save"
+
+    def prepare(self) -> None:
+        scenario = digits()
+        old = create_learner("hrn", (1, 8, 8), recipe(scenario)).learn(scenario.tasks[0])
+        old.save(self.before)
+        self.new = copy.deepcopy(old).learn(scenario.tasks[1])
+        self.expected = {len(each.tasks): each.state_dict() for each in (old, self.new)}
+
+    def change(self) -> None:
+        self.new.save(self.folder)
+
+    def check(self) -> None:
+        for _ in range(2):
+            found = load_learner(self.folder)
+            torch.testing.assert_close(found.state_dict(), self.expected[len(found.tasks)], rtol=0, atol=0)
+            self.change()
+        assert len(list(self.folder.iterdir())) == 3, sorted(self.folder.iterdir())
+
+
+class Kept(Work):
+    """A model that people keep."""
+
+    def prepare(self) -> None:
+        self.tasks = digits(3).tasks
+        model = Model(self.before)
+        for task in self.tasks[:2]:
+            model.learn(task, epochs=1, progress=False)
+
+    def whole(self) -> list[str]:
+        model = Model(self.folder)
+        assert model.verify() == []
+        return [task.name for task in model.tasks()]
+
+    def next_writer(self) -> None:
+        """Whoever writes next removes what the killed one left."""
+        last = self.whole()[-1]
+        Model(self.folder).rename(last, "other")
+        assert self.whole()[-1] == "other"
+        store = Model(self.folder).store
+        assert {path.name for path in store.objects.iterdir()} == store._needed(store.read())
+        assert {path.name for path in self.folder.iterdir()} <= {"manifest.json", "objects", ".lock"}
+
+
+class Learn(Kept):
+    """A model learns a task."""
+
+    name = "learn"
+
+    def change(self) -> None:
+        Model(self.folder).learn(self.tasks[2], epochs=2, progress=False)
+
+    def check(self) -> None:
+        old = [task.name for task in self.tasks[:2]]
+        found = self.whole()
+        assert found in (old, [*old, self.tasks[2].name])
+        if found == old:
+            self.change()
+        self.next_writer()
+
+
+class Forget(Kept):
+    """A model forgets a task."""
+
+    name = "forget"
+
+    def change(self) -> None:
+        Model(self.folder).forget(self.tasks[1].name)
+
+    def check(self) -> None:
+        names = [task.name for task in self.tasks[:2]]
+        found = self.whole()
+        assert found in (names, names[:1])
+        if found == names:
+            self.change()
+        self.next_writer()
+
+
+class Bench(Work):
+    """A run writes its folder."""
+
+    name = "run"
+
+    def prepare(self) -> None:
+        self.scenario = digits()
+        self.expected = self._run(self.before.with_name("undisturbed"))
+
+    def _run(self, folder: Path) -> list[Any]:
+        result, _ = run(self.scenario, "vc", recipe(self.scenario), folder=folder, resume=True)
+        return result.accuracy
+
+    def change(self) -> None:
+        self._run(self.folder)
+
+    def check(self) -> None:
+        for path in self.folder.glob("*.json"):
+            json.loads(path.read_text())
+        assert self._run(self.folder) == self.expected
+        assert not list(self.folder.glob("*.unfinished")) + list(self.folder.glob("checkpoint.pt"))
+
+
+WORKS = (Save, Learn, Forget, Bench)
+
+
+def kill_everywhere(place: Path, seconds: float, random: Random) -> Iterator[Part]:
+    """Kill each work at each of its calls, again and again until the time is over."""
+    library = ctypes.CDLL(None)
+    parts = {kind: {mode: Part(f"{kind.name}, {MODES[mode]} a call") for mode in MODES} for kind in WORKS}
+    share = seconds / len(WORKS)
+    for kind in WORKS:
+        work = kind(place)
+        points = [(mode, call) for call in range(1, _count(work, library) + 1) for mode in MODES]
+        first = list(points)
+        random.shuffle(first)
+        end, tries = time.monotonic() + share, 0
+        while tries < LEAST or time.monotonic() < end:
+            tries += 1
+            mode, call = first.pop() if first else random.choice(points)
+            try_once(work, parts[kind][mode], mode, call, library)
+        print(
+            f"{kind.name}: {len(points) // 3} calls, {len(points) - len(first)} of {len(points)} points tried",
+            flush=True,
+        )
+        yield from parts[kind].values()
+
+
+def _count(work: Work, library: Any) -> int:
+    """The calls that change the folder when nothing happens."""
+    work.start_again()
+    reading, writing = os.pipe()
+
+    def counted() -> None:
+        library.chaos_arm(os.fsencode(work.folder), 0, BEFORE)
+        work.change()
+        os.write(writing, str(library.chaos_count()).encode())
+
+    status, text = in_a_child(counted)
+    assert status == 0, text
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        return int(said.read())
+
+
+def try_once(work: Work, part: Part, mode: int, call: int, library: Any) -> None:
+    """Start again, disturb the work at a call, and check what is there."""
+    work.start_again()
+
+    def disturbed() -> None:
+        library.chaos_arm(os.fsencode(work.folder), call, mode)
+        try:
+            work.change()
+        except OSError as error:
+            if mode != FULL or not one_clear_line(error):
+                raise
+
+    part.tries += 1
+    status, text = in_a_child(disturbed)
+    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    if status and not killed:
+        part.fail(f"call {call}: {text}")
+    status, text = in_a_child(work.check)
+    if status:
+        part.fail(f"after call {call}: {text or status}")
+
+
+def kill_commands(place: Path, seconds: float, random: Random) -> Part:
+    """Kill `hashroute bench` with two jobs at any moment; at its end it has the numbers of an undisturbed one."""
+    part = Part("hashroute bench --jobs 2, killed at any moment")
+    command = [sys.executable, "-m", "hashroute", "bench", "digits", "--learners", "vc", "ewc", "hrn"]
+    command += ["--epochs", "2", "--fraction", "0.3", "--jobs", "2", "--resume"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LD_PRELOAD": ""}
+
+    def start(folder: Path) -> subprocess.Popen[str]:
+        folder.mkdir(exist_ok=True)
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def numbers(folder: Path) -> Any:
+        (file,) = folder.glob("results/*.json")
+        found = json.loads(file.read_text())
+        return {(each["name"], each["seed"]): each["accuracy"] for each in found["runs"]}
+
+    begun = time.monotonic()
+    whole = start(place / "commands-whole")
+    assert whole.wait() == 0, whole.stderr and whole.stderr.read()
+    took, end, round_ = time.monotonic() - begun, begun + seconds, 0
+    while time.monotonic() < end:
+        round_ += 1
+        folder = place / f"commands-{round_}"
+        for _ in range(4):
+            process = start(folder)
+            try:
+                process.wait(random.uniform(0.2, 1.2) * took)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                part.tries += 1
+            if process.wait() not in (0, -signal.SIGKILL):
+                part.fail(f"it ended with {process.returncode}: {process.stderr and process.stderr.read()}")
+        process = start(folder)
+        said = process.communicate()[1]
+        if (process.returncode, said) != (0, "") or numbers(folder) != numbers(place / "commands-whole"):
+            part.fail(f"after kills it ended with {process.returncode}: {said}")
+        shutil.rmtree(folder)
+    return part
+
+
+def read_while_saving(place: Path, seconds: float) -> Part:
+    """Two processes save into one folder while this one loads from it."""
+    part = Part("loads while two processes save")
+    work = Save(place / "reading")
+    work.start_again()
+    old = load_learner(work.folder)
+    end, writers = time.monotonic() + seconds, []
+    for model in (old, work.new):
+        child = os.fork()
+        if child == 0:
+            while time.monotonic() < end + 1:
+                model.save(work.folder)
+            os._exit(0)
+        writers.append(child)
+    while time.monotonic() < end:
+        part.tries += 1
+        try:
+            found = load_learner(work.folder)
+            torch.testing.assert_close(found.state_dict(), work.expected[len(found.tasks)], rtol=0, atol=0)
+        except Exception as error:
+            part.fail(repr(error))
+    for child in writers:
+        if os.waitpid(child, 0)[1]:
+            part.fail("a process that saved has failed")
+    return part
+
+
+def soak(place: Path, seconds: float) -> Part:
+    """Ask, save and load again and again: the memory of the process stays within 3 %."""
+    part = Part("rounds of predict, save and load with flat memory")
+    work = Save(place / "soak")
+    images = digits().tasks[0].test.images
+
+    def once() -> None:
+        work.new.predict(images)
+        work.new.save(work.folder)
+        load_learner(work.folder).predict(images, 0)
+        part.tries += 1
+
+    work.start_again()
+    for _ in range(30):
+        once()
+    first, end = _resident(), time.monotonic() + seconds
+    while time.monotonic() < end:
+        once()
+    grown = _resident() / first - 1
+    print(f"soak: {part.tries} rounds, resident memory {100 * grown:+.1f} %", flush=True)
+    if grown > 0.03:
+        part.fail(f"resident memory grew by {100 * grown:.1f} %")
+    return part
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])

@@ -1,0 +1,370 @@
+"""Mutated files of every kind: what reads them gives a result or one line, in bounded time and memory."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import io
+import json
+import os
+import pickle
+import pickletools
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from kills import digits, recipe
+from PIL import Image
+from safetensors.torch import load, save
+from scipy.io import savemat
+
+from hashroute import Comparison, Model, create_learner, load_learner, run
+from hashroute.data.photos import read_photo
+from hashroute.data.readers import read_cifar_names, read_cifar_split, read_idx_split, read_svhn_split
+from hashroute.learners import checkpoints
+from hashroute.model.sources import open_sources
+from hashroute.reporting.page import make_report
+from hashroute.reporting.results import headline
+from hashroute.storage import write_content
+from hashroute.training.run_folder import RunFolder
+from hashroute.training.sweep import Sweep, SweepRun, SweepSettings
+
+Files = Iterator[tuple[str, Callable[[], object]]]
+
+NUMBERS = [0, -1, 1, 2**31, 2**63, 10**12, 10**30, 0.5, float("nan"), float("inf"), 24_000_000, 1e308]
+VALUES: list[Any] = [None, True, "", "text", "../../etc/passwd", "x" * 10_000, "\0\n\ud800", [], {}, [[]], *NUMBERS]
+VALUES += [{"a": {"b": []}}, [None] * 100, "<script>alert(1)</script>"]
+
+
+def deep(depth: int) -> Any:
+    """Lists inside lists."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def change_json(value: Any, random: Random) -> Any:
+    """The same value with one to three parts removed, replaced, repeated or exchanged."""
+    changed = {"whole": copy.deepcopy(value)}
+    for _ in range(random.choice([1, 1, 1, 2, 3])):
+        inside, name = _somewhere(changed, random)
+        action = random.randrange(6)
+        if action == 0 and inside is not changed:
+            del inside[name]
+        elif action == 1 and isinstance(inside[name], list) and inside[name]:
+            inside[name] = inside[name] * random.choice([2, 50])
+        elif action == 2 and isinstance(inside[name], int | float):
+            inside[name] = random.choice(NUMBERS)
+        elif action == 3:
+            inside[name] = deep(random.choice([20, 60, 500]))
+        elif action == 4 and isinstance(inside, dict) and inside is not changed:
+            inside[random.choice(["", "x" * 1000, "format", "\0"])] = random.choice(VALUES)
+        else:
+            inside[name] = copy.deepcopy(random.choice(VALUES))
+    return changed["whole"]
+
+
+def _somewhere(value: Any, random: Random) -> tuple[Any, Any]:
+    """A part of nested lists and objects: what holds it, and its name."""
+    inside, name = value, "whole"
+    while isinstance(inside[name], dict | list) and inside[name] and random.random() < 0.8:
+        inside = inside[name]
+        name = random.choice(list(inside)) if isinstance(inside, dict) else random.randrange(len(inside))
+    return inside, name
+
+
+def change_bytes(content: bytes, random: Random) -> bytes:
+    """The same bytes with some of them changed, inserted, removed or cut off; more often near the beginning."""
+    changed = bytearray(content)
+    for _ in range(random.choice([1, 1, 2, 5, 20])):
+        if not changed:
+            break
+        place = random.randrange(min(len(changed), random.choice([16, 200, 2000, len(changed)])))
+        action = random.randrange(6)
+        if action == 0:
+            changed[place] ^= 1 << random.randrange(8)
+        elif action == 1:
+            changed[place : place + 4] = random.choice([b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", os.urandom(4)])
+        elif action == 2:
+            del changed[place : place + random.choice([1, 4, 100])]
+        elif action == 3:
+            changed[place:place] = changed[place : place + random.choice([1, 8, 200])]
+        elif action == 4 and random.random() < 0.3:
+            del changed[place:]
+        else:
+            changed[place] = random.randrange(256)
+    return bytes(changed)
+
+
+def dump(value: Any) -> bytes:
+    """JSON as bytes, with text that may hold anything."""
+    return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+# -------------------------------------------------------------------- kinds of files
+
+
+def saved_learners(place: Path, random: Random) -> Files:
+    """learner.json and the tensors that it names."""
+    seeds = []
+    for name in ("hrn", "vc", "hrn-paper", "ell"):
+        scenario = digits()
+        folder = place / name
+        create_learner(name, (1, 8, 8), recipe(scenario)).learn(scenario).save(folder)
+        described = json.loads((folder / "learner.json").read_text())
+        seeds.append((folder, described, (folder / described["tensors"]).read_bytes()))
+    images = digits().tasks[0].test.images[:2]
+
+    def read(folder: Path) -> None:
+        learner = load_learner(folder)
+        learner.predict(images, 0)
+
+    while True:
+        folder, described, content = random.choice(seeds)
+        for path in folder.glob("*.safetensors"):
+            path.unlink()
+        description = described
+        if random.random() < 0.7:
+            name = write_content(folder, content, ".safetensors")
+            description = change_json(described, random)
+        elif random.random() < 0.5:
+            name = write_content(folder, change_bytes(content, random), ".safetensors")
+        else:
+            name = write_content(folder, _other_tensors(content, random), ".safetensors")
+        if isinstance(description, dict) and description.get("tensors") == described["tensors"]:
+            description = {**description, "tensors": name}
+        (folder / "learner.json").write_bytes(dump(description))
+        yield f"{folder.name}: {dump(description)[:3000]!r}", lambda folder=folder: read(folder)
+
+
+def _other_tensors(content: bytes, random: Random) -> bytes:
+    tensors = load(content)
+    for _ in range(random.choice([1, 2])):
+        name = random.choice(list(tensors))
+        other = random.choice(
+            [None, torch.zeros(0), torch.zeros(3, 3), tensors[name].double(), tensors[name].flatten()]
+        )
+        if other is None:
+            del tensors[name]
+        else:
+            tensors[name] = other.clone()
+    return save(tensors)
+
+
+def kept_models(place: Path, random: Random) -> Files:
+    """manifest.json, records and objects."""
+    folder = place / "model"
+    model = Model(folder)
+    for task in digits().tasks:
+        model.learn(task, epochs=1, progress=False)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    contents = {path.name: path.read_bytes() for path in (folder / "objects").iterdir()}
+    images = digits().tasks[0].test.images[:2]
+
+    def read() -> None:
+        Model(folder).verify()
+        found = Model(folder)
+        found.tasks()
+        found.predict(images)
+
+    while True:
+        for path in (folder / "objects").iterdir():
+            if path.name not in contents:
+                path.unlink()
+        described = manifest
+        task = random.choice(list(manifest["tasks"]))
+        if random.random() < 0.6:
+            described = change_json(manifest, random)
+        else:
+            name = manifest["tasks"][task]
+            record = json.loads(contents[name])
+            if random.random() < 0.5:
+                record = change_json(record, random)
+            else:
+                part = random.choice(list(record["objects"]))
+                changed = random.choice([change_bytes, _other_tensors])(contents[record["objects"][part]], random)
+                record["objects"][part] = write_content(folder / "objects", changed, ".safetensors")
+            changed_record = write_content(folder / "objects", dump(record), ".json")
+            described = {**manifest, "tasks": {**manifest["tasks"], task: changed_record}}
+        (folder / "manifest.json").write_bytes(dump(described))
+        yield f"{dump(described)[:2000]!r}", read
+
+
+def run_folders(place: Path, random: Random) -> Files:
+    """settings.json, epochs.jsonl, samples.json, result.json and checkpoint.pt."""
+    scenario = digits()
+    folder, settings = place / "run", recipe(scenario)
+    run(scenario, "hrn", settings, folder=folder)
+    names = ("settings.json", "samples.json", "result.json", "epochs.jsonl")
+    whole = {name: (folder / name).read_bytes() for name in names}
+    sealed = bytes(checkpoints.pack({"key": "k", "state": {"a": torch.zeros(3)}, "list": [1, "two", None]}))
+
+    def read() -> None:
+        RunFolder(folder).read()
+
+    def resume() -> None:
+        run(scenario, "hrn", settings, folder=folder, resume=True)
+
+    while True:
+        for name, content in whole.items():
+            (folder / name).write_bytes(content)
+        name = random.choice(names)
+        if name == "epochs.jsonl":
+            lines = [json.loads(line) for line in whole[name].splitlines()]
+            lines[random.randrange(len(lines))] = change_json(random.choice(lines), random)
+            content = b"".join(dump(line) + b"\n" for line in lines)
+        else:
+            content = dump(change_json(json.loads(whole[name]), random))
+        if random.random() < 0.1:
+            content = change_bytes(content, random)
+        (folder / name).write_bytes(content)
+        yield f"{name}: {content[:2000]!r}", read
+        if random.random() < 0.02:
+            yield f"report of {name}: {content[:2000]!r}", lambda: make_report([folder], "")
+        if random.random() < 0.1:
+            yield f"resume {name}: {content[:2000]!r}", resume
+        (folder / "damaged.pt").write_bytes(change_bytes(sealed, random))
+        yield "checkpoint", lambda: checkpoints.unpack(folder / "damaged.pt")
+
+
+def result_files(place: Path, random: Random) -> Files:
+    """The result file of a comparison."""
+    path = place / "results.json"
+    Sweep(SweepSettings(digits(), recipe(digits())), [SweepRun("vc", "vc"), SweepRun("hrn", "hrn")], path).run()
+    whole = json.loads(path.read_text())
+
+    def read() -> None:
+        headline(Comparison.read(path))
+
+    while True:
+        content = dump(change_json(whole, random))
+        path.write_bytes(change_bytes(content, random) if random.random() < 0.2 else content)
+        yield f"{content[:2000]!r}", read
+
+
+def data_files(place: Path, random: Random) -> Files:
+    """IDX, CIFAR and MATLAB files."""
+    labels = (np.arange(10) % 10).astype(np.uint8)
+    idx = [
+        struct.pack(">4B3I", 0, 0, 8, 3, 10, 28, 28) + bytes(10 * 784),
+        struct.pack(">4BI", 0, 0, 8, 1, 10) + labels.tobytes(),
+    ]
+    pixels = np.zeros((10, 3072), np.uint8)
+    cifar = [pickle.dumps({b"data": pixels, b"fine_labels": labels.tolist()}, protocol) for protocol in (2, 4, 5)]
+    names = pickle.dumps({"fine_label_names": [f"class {n}" for n in range(100)]}, 2)
+    matlab = []
+    for compressed in (True, False):
+        content = io.BytesIO()
+        savemat(content, {"X": np.zeros((32, 32, 3, 10), np.uint8), "y": labels[:, None]}, do_compression=compressed)
+        matlab.append(content.getvalue())
+    path, other = place / "a", place / "b"
+    while True:
+        kind = random.randrange(5)
+        if kind == 0:
+            path.write_bytes(gzip.compress(change_bytes(idx[0], random), 1))
+            other.write_bytes(gzip.compress(idx[1], 1))
+            yield "idx", lambda: read_idx_split(path, other, 10)
+        elif kind == 1:
+            path.write_bytes(change_bytes(gzip.compress(random.choice(idx), 1), random))
+            other.write_bytes(gzip.compress(idx[1], 1))
+            yield "gzip", lambda: read_idx_split(path, other, 10)
+        elif kind == 2:
+            content = change_bytes(random.choice(cifar), random)
+            path.write_bytes(content)
+            yield f"cifar: {content[:300]!r}", lambda: read_cifar_split(path, 10)
+        elif kind == 3:
+            content = change_bytes(names, random)
+            path.write_bytes(content)
+            yield f"names: {content[:300]!r}", lambda: read_cifar_names(path)
+        else:
+            content = change_bytes(random.choice(matlab), random)
+            path.write_bytes(content)
+            yield f"matlab: {content[:600]!r}", lambda: read_svhn_split(path)
+
+
+def image_files(place: Path, random: Random) -> Files:
+    """Photographs in the usual formats, and lists of them."""
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 24, 3)).astype(np.uint8))
+    seeds = []
+    for form in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"):
+        content = io.BytesIO()
+        noise.save(content, form)
+        seeds.append(content.getvalue())
+    lists = {
+        "csv": b'path,label,split\na.png,one,train\n"b.png",two,test\n' * 4,
+        "jsonl": b'{"path": "a.png", "label": "one"}\n{"path": "b.png", "label": 2}\n' * 4,
+    }
+    path = place / "image"
+    while True:
+        content = change_bytes(random.choice(seeds), random)
+        path.write_bytes(content)
+        yield f"image: {content[:60]!r}", lambda: read_photo(path, 16)
+        ending = random.choice(list(lists))
+        listed, content = place / f"list.{ending}", change_bytes(lists[ending], random)
+        listed.write_bytes(content)
+        yield f"{ending}: {content!r}", lambda listed=listed: open_sources(listed)
+
+
+class Harmful:
+    """A pickle that would touch a file."""
+
+    def __init__(self, how: Callable[..., object], *given: object) -> None:
+        self.call = how, given
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def hostile_pickles(place: Path, random: Random) -> Files:
+    """Pickles that would run code: as data files and as checkpoints."""
+    touched, path = place / "touched", place / "hostile"
+    calls = [
+        Harmful(os.system, f"touch {touched}"),
+        Harmful(exec, f"open({str(touched)!r}, 'w')"),
+        Harmful(eval, f"open({str(touched)!r}, 'w')"),
+        Harmful(open, str(touched), "w"),
+        Harmful(os.mkdir, str(touched)),
+        Harmful(shutil.copy, "/etc/hostname", str(touched)),
+        Harmful(__import__, "antigravity"),
+    ]
+
+    def read(reader: Callable[[Path], object]) -> None:
+        try:
+            reader(path)
+        finally:
+            if touched.exists():
+                os._exit(99)
+
+    readers = (read_cifar_names, checkpoints.unpack, lambda file: read_cifar_split(file, 10))
+    while True:
+        inner: Any = random.choice(calls)
+        for _ in range(random.randrange(3)):
+            inner = random.choice([lambda each: [each], lambda each: {"data": each}, lambda each: (each, 1)])(inner)
+        value = {random.choice(["data", "fine_label_names", "format", "digest"]): inner}
+        if random.random() < 0.5:
+            content = pickle.dumps(value, random.choice([2, 4]))
+            content = pickletools.optimize(content) if random.random() < 0.5 else content
+        else:
+            whole = io.BytesIO()
+            torch.save(value, whole)
+            content = whole.getvalue()
+        path.write_bytes(content if random.random() < 0.7 else change_bytes(content, random))
+        reader = random.choice(readers)
+        yield "hostile", lambda reader=reader: read(reader)
+
+
+KINDS = {
+    "learner.json and tensors of a saved learner": saved_learners,
+    "manifest, records and objects of a kept model": kept_models,
+    "files of a run": run_folders,
+    "result files": result_files,
+    "IDX, CIFAR and MATLAB files": data_files,
+    "images, CSV and JSON lists": image_files,
+    "pickles that would run code": hostile_pickles,
+}
