@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hashroute.learners.registry import learner_summaries
+from hashroute.learners.options import options_from_dict, options_to_dict
+from hashroute.learners.registry import find_learner, learner_summaries
 from hashroute.reporting import results
 from hashroute.reporting.figures.overview import overview
 from hashroute.reporting.table import Column, Number, Row, Table, to_markdown
@@ -37,21 +38,36 @@ def read(name: str) -> Comparison:
     return Comparison.read(ROOT / "results" / f"{name}.json")
 
 
-def made_with(command: str | None, name: str, root: str = "../../") -> str:
-    """The command that wrote a result file, and the file."""
+def made_with(comparison: Comparison, name: str, root: str = "../../") -> str:
+    """The command that wrote a result file, with the options that differ from the usual ones, and the file."""
+    command = f"{comparison.command}{changed_options(comparison)}"
     return f"\n`{command}`, [results/{name}.json]({root}results/{name}.json)\n"
+
+
+def changed_options(comparison: Comparison) -> str:
+    """The options of a comparison that differ from the usual ones, for its command."""
+    changed: dict[str, Any] = {}
+    shape = (1, 28, 28) if "mnist" in comparison.scenario else (3, 32, 32)
+    for run in comparison.runs if comparison.command and "bench" in comparison.command else ():
+        kind = find_learner(run.learner)
+        usual = kind.default_options(comparison.scenario, shape, comparison.profile)  # type: ignore[arg-type]
+        for option, value in options_to_dict(options_from_dict(kind, usual)).items():
+            if run.options[option] != value:
+                changed[f"{run.learner}.{option}"] = run.options[option]
+    given = " ".join(f"{name}={value:g}" for name, value in changed.items())
+    return f" --options {given}" if given else ""
 
 
 def headline(name: str) -> str:
     """The measures that matter most, for README."""
     comparison = read(name)
-    return to_markdown(results.headline(comparison)) + made_with(comparison.command, name, "")
+    return to_markdown(results.headline(comparison)) + made_with(comparison, name, "")
 
 
 def summary(name: str) -> str:
     """The most important measures, a row for each learner."""
     comparison = read(name)
-    return to_markdown(results.summary(comparison).pick(*SUMMARY)) + made_with(comparison.command, name)
+    return to_markdown(results.summary(comparison).pick(*SUMMARY)) + made_with(comparison, name)
 
 
 def tasks(name: str) -> str:
@@ -106,13 +122,13 @@ def decisions(name: str) -> str:
 def ablation(name: str) -> str:
     """The paper's ablation, with its signs."""
     comparison = read(name)
-    return to_markdown(results.ablation(comparison.learners, PAPER_SIGNS)) + made_with(comparison.command, name)
+    return to_markdown(results.ablation(comparison.learners, PAPER_SIGNS)) + made_with(comparison, name)
 
 
 def variants(name: str) -> str:
     """Variants of `hrn` on one scenario."""
     comparison = read(name)
-    return to_markdown(results.variants(comparison.learners).pick(*VARIANTS)) + made_with(comparison.command, name)
+    return to_markdown(results.variants(comparison.learners).pick(*VARIANTS)) + made_with(comparison, name)
 
 
 def options(_: str) -> str:

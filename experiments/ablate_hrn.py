@@ -297,6 +297,9 @@ ROWS: dict[str, dict[str, Row]] = {
 }
 """By scenario, the rows: a learner class and its options."""
 
+NO_SHARED_HEAD = {"fixed_features": 0, "within": 0.1, "trust": 60.0, "trust_in_domains": 120.0}
+"""Options of all rows: the ablation is about units, and the shared head has no part in their training."""
+
 
 def load(name: str, fraction: float) -> Scenario:
     """A scenario, or its first four tasks."""
@@ -312,7 +315,7 @@ def recipe_of(scenario: Scenario) -> Recipe:
 def sweep_of(name: str, rows: Sequence[str], seeds: int, fraction: float, folder: Path) -> Sweep:
     """The runs of one scenario."""
     runs = [
-        SweepRun(row, kind, seed, options)
+        SweepRun(row, kind, seed, {**NO_SHARED_HEAD, **options})
         for seed in range(seeds)
         for row, (kind, options) in ROWS[name].items()
         if row in rows

@@ -31,6 +31,9 @@ CASES: dict[str, dict[str, Any]] = {
     "split-cifar100": {"scenario": "split-cifar100", "fraction": 0.02, "recipe": "default"},
 }
 
+NO_SHARED_HEAD = {"fixed_features": 0, "within": 0.1, "trust": 60.0, "trust_in_domains": 120.0}
+"""`hrn` as it was before version 5."""
+
 
 def checksum(tensors: Iterable[Tensor]) -> str:
     """A digest that depends on the values of tensors, not on their names, layout or order."""
@@ -42,7 +45,8 @@ def fingerprint(case: str, learner: str) -> dict[str, Any]:
     """Train one learner on one case, and describe what came out."""
     how = CASES[case]
     scenario = load_scenario(how["scenario"], how["fraction"])
-    outcome, model = run(scenario, learner, how["recipe"], 0)
+    name, options = ("hrn", NO_SHARED_HEAD) if learner == "hrn, no shared head" else (learner, None)
+    outcome, model = run(scenario, name, how["recipe"], 0, options=options)
     answers = [part for task in scenario.tasks for part in model.predict(task.test.images)]
     given = [model.predict(task.test.images, index) for index, task in enumerate(scenario.tasks)]
     return {
@@ -60,7 +64,7 @@ def main() -> int:
     kept = json.loads(Path(path).read_text()) if Path(path).exists() else {}
     different = []
     for case in wanted or CASES:
-        for learner in learner_names():
+        for learner in (*learner_names(), "hrn, no shared head"):
             found = fingerprint(case, learner)
             known = kept.get(case, {}).get(learner)
             same = known == json.loads(json.dumps(found))

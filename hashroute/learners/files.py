@@ -306,7 +306,9 @@ def read_description(folder: Path) -> tuple[dict[str, Any], Path]:
         raise ValueError(f"{path} is damaged: tensors is {shown(named)}, expected the name of a file of tensors")
     for place, task in enumerate(described["tasks"]):
         scales = (task["mean"], task.get("std", task.get("deviation")))
-        if not task["class_names"] or any(each and len(each) not in (1, described["image_shape"][0]) for each in scales):
+        if not task["class_names"] or any(
+            each and len(each) not in (1, described["image_shape"][0]) for each in scales
+        ):
             raise ValueError(f"{path} is damaged: tasks[{place}] has no classes, or a mean for other images")
     return described, folder / named
 

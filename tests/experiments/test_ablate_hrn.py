@@ -153,7 +153,7 @@ def test_committed_rows_are_of_the_present_variants(name: str, ablation: Any) ->
     whole = {run.seed: metrics.final(run.accuracy) for run in found.learners["hrn"]}
     for row, runs in found.learners.items():
         kind, given = ablation.ROWS[name][row]
-        options = options_to_dict(options_from_dict(HRN, given))
+        options = options_to_dict(options_from_dict(HRN, {**ablation.NO_SHARED_HEAD, **given}))
         for run in runs:
             assert (run.learner, run.version, run.options) == (kind.name, HRN.version, options), row
             if row != "no fork: units shared and trained on":
