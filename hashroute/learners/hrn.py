@@ -298,6 +298,8 @@ class HRN(SharedHeadLearner):
     def _unfamiliar(self, images: Tensor) -> Tensor:
         memories, (hashed, textures) = self.memories, self._hashed_with_textures(images)
         strange = memories.strangeness(hashed, textures) > memories.limits
+        if not memories.limits.isinf().any():
+            return strange.all(1)
         usual = memories.usual
         unlikely = (memories.log_likelihood(hashed) - usual[:, 0]) / usual[:, 1] < -UNFAMILIAR
         return torch.where(memories.limits.isinf(), unlikely, strange).all(1)

@@ -114,9 +114,13 @@ class GaussianMemories(nn.Module):
         self.register_buffer("usual", torch.zeros(0, 2))  # mean and std of the log-likelihood of its own data
         self.register_buffer("ranges", torch.zeros(0, 4, 3))  # median of each number, and distances to its ends
         self.register_buffer("limits", torch.zeros(0))  # the strangeness up to which data is familiar
+        self._kept: tuple[tuple[Any, ...], tuple[Tensor, Tensor, Tensor]] | None = None
 
     def __len__(self) -> int:
         return len(self.means)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}  # a copy makes its own tables
 
     @property
     def bytes_each(self) -> int:
@@ -230,17 +234,38 @@ class GaussianMemories(nn.Module):
 
     def _apart(self, hashed: Tensor) -> tuple[Tensor, Tensor]:
         """q, (n, memories, m), and |c|^2 - |q|^2, (n, memories); float64, because data that hardly varies cancels."""
-        exact = torch.float32 if hashed.device.type == "mps" else torch.float64
-        hashed, means, directions = (each.to(exact) for each in (hashed, self.means, self.directions))
-        several, count, _ = directions.shape
-        products = hashed @ torch.cat([directions.flatten(0, 1), means]).T
-        centre = (directions @ means[:, :, None])[..., 0]
+        several, count, _ = self.directions.shape
+        rows, centre, squares = self._tables()
+        hashed = hashed.to(rows)
+        products = hashed @ rows.T
         along = products[:, : several * count].unflatten(1, (several, count)) - centre
-        distance = hashed.square().sum(1)[:, None] - 2 * products[:, several * count :] + means.square().sum(1)
+        distance = hashed.square().sum(1)[:, None] - 2 * products[:, several * count :] + squares
         return along, (distance - along.square().sum(2)).clamp_min(0)
+
+    def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """V and mu of all memories as one matrix, V mu, and |mu|^2. They are kept until a memory changes."""
+        if torch.compiler.is_compiling() or self.means.is_inference() or self.directions.is_inference():
+            return self._new_tables()
+        present = (self.means, self.means._version, self.directions, self.directions._version)
+        if self._kept is None or not _same(self._kept[0], present):
+            self._kept = present, self._new_tables()
+        return self._kept[1]
+
+    def _new_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        exact = torch.float32 if self.means.device.type == "mps" else torch.float64
+        means, directions = self.means.to(exact), self.directions.to(exact)
+        rows = torch.cat([directions.flatten(0, 1), means])
+        return rows, (directions @ means[:, :, None])[..., 0], means.square().sum(1)
 
     def extra_repr(self) -> str:
         return f"{len(self)} of {self.directions.shape[1]} directions in {self.means.shape[1]} dimensions"
+
+
+def _same(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> bool:
+    """Whether these are the same tensors, in the same versions."""
+    return all(
+        one is other if isinstance(one, Tensor) else one == other for one, other in zip(ours, theirs, strict=True)
+    )
 
 
 def _principal(centred: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -218,3 +219,34 @@ def test_memories_without_ranges_are_loaded() -> None:
     old.load_state_dict(state)
     assert old.limits.isinf().all()
     assert torch.equal(old.means, memories.means)
+
+
+def test_tables_that_are_kept_follow_every_change() -> None:
+    """Answers after a change, whatever it was, are those of memories that never answered before."""
+    memories = GaussianMemories(20, 3)
+    generator = torch.Generator().manual_seed(0)
+    samples = [torch.randn(100, 20, generator=generator) + shift for shift in range(4)]
+    asked = torch.randn(5, 20, generator=generator)
+
+    def expected() -> torch.Tensor:
+        fresh = GaussianMemories(20, 3)
+        fresh.reserve(len(memories))
+        fresh.to(memories.means.dtype).load_state_dict(memories.state_dict())
+        return fresh.log_likelihood(asked)
+
+    def change_in_place() -> None:
+        memories.means[0] += 1
+
+    def load() -> None:
+        memories.load_state_dict({name: tensor + 1 for name, tensor in memories.state_dict().items()})
+
+    changes = [lambda: memories.write(samples[0], samples[1]), lambda: memories.write(samples[2], samples[3])]
+    for change in (*changes, change_in_place, load, memories.double):
+        change()
+        assert torch.equal(memories.log_likelihood(asked), expected())
+        assert torch.equal(memories.log_likelihood(asked), expected()), "from the kept tables"
+    other = copy.deepcopy(memories)
+    for _ in range(9):
+        other.means[0] += 1
+        assert not torch.equal(other.log_likelihood(asked), expected())
+    assert torch.equal(memories.log_likelihood(asked), expected())

@@ -149,7 +149,9 @@ def test_other_options_make_another_row(copied: Path) -> None:
 def test_another_recipe_makes_another_section(copied: Path, report: Report) -> None:
     recipe = json.loads((copied / "vc-seed1" / "settings.json").read_text())["recipe"]
     change_settings(copied / "vc-seed1", recipe={**recipe, "batch_size": 7})
-    assert report(copied / "vc-seed0", copied / "vc-seed1").count("<section") == 2
+    text = report(copied / "vc-seed0", copied / "vc-seed1")
+    assert text.count("<section") == 2
+    assert re.findall("<h2>(.*?)</h2>", text) == ["digits; batch size 32", "digits; batch size 7"]
 
 
 def test_commands_that_differ_in_learners_and_seeds_are_shown_as_one(group: Group) -> None:
