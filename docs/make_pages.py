@@ -24,7 +24,12 @@ from hashroute.training.result import Comparison
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("guide/*.md")), *sorted(DOCS.glob("results/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    DOCS / "reliability.md",
+    *sorted(DOCS.glob("guide/*.md")),
+    *sorted(DOCS.glob("results/*.md")),
+]
 MARK = re.compile(r"(<!-- (\w+) ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 SUMMARY = (
     *("learner", "seeds", "task-aware", "task-free", "data set found", "right after", "forgetting", "images/s"),
@@ -155,6 +160,15 @@ def example(name: str) -> str:
     return f"```python\n{code.partition('if __name__')[0].strip()}\n```\n"
 
 
+def chaos(name: str) -> str:
+    """Tries and failures of the last campaign of kills and hostile files."""
+    found = json.loads((ROOT / "tests" / "chaos" / f"{name}.json").read_text())
+    rows = [Row((part["name"], Number(part["tries"]), Number(part["failures"]))) for part in found["parts"]]
+    columns = [Column("what was done", words=True), Column("tries", digits=0), Column("failures", digits=0)]
+    made = f"{found['minutes']:g} minutes, seed {found['seed']}, {found['machine']}"
+    return to_markdown(Table("", columns, rows)) + f"\n`make chaos`: {made}.\n"
+
+
 def figure(name: str) -> str:
     """The figure of a comparison."""
     text = "accuracy of the first task and mean over tasks after each task, and final accuracy against storage"
@@ -165,7 +179,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     block.__name__: block
     for block in (
         *(headline, summary, tasks, lead, decisions, ablation, variants),
-        *(options, learners, example, figure),
+        *(options, learners, example, chaos, figure),
     )
 }
 

@@ -15,6 +15,9 @@ from hashroute.schema import check
 Profile = Literal["paper", "default"]
 """paper: the published recipe of a scenario. default: our recommended one."""
 
+MOST_WEIGHTS = 2**27
+"""Weights of the first layer of a head, at most."""
+
 
 @dataclass(frozen=True)
 class HeadSpec:
@@ -75,6 +78,11 @@ class Recipe:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} of a recipe is {value!r}: expected a whole number of at least {least}")
+        if self.features * max(self.head.widths, default=1) > MOST_WEIGHTS:
+            raise ValueError(
+                f"a recipe has {self.features:,} features and a head of {self.head.widths}: "
+                f"expected at most {MOST_WEIGHTS:,} weights in a layer"
+            )
         bounds = {"learning_rate": (0.0, math.inf), "weight_decay": (0.0, math.inf), "feature_scale": (0.0, math.inf)}
         for name, (low, high) in {**bounds, "label_smoothing": (0.0, 1.0)}.items():
             value = getattr(self, name)

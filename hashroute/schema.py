@@ -211,4 +211,6 @@ def _name(kind: Any) -> str:
         return f"one of {', '.join(map(repr, parts))}" if len(parts) > 1 else repr(parts[0])
     if origin in (list, tuple):
         return "a list"
+    if origin in (Union, UnionType):
+        return " or ".join(map(_name, parts))
     return _NAMES.get(kind, f"a {kind.__name__}" if kind.__name__ == "Tensor" else "an object")

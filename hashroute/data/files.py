@@ -17,7 +17,7 @@ class Source:
     """A file to download, and the data files that it provides."""
 
     url: str
-    md5: str
+    sha256: str
     files: tuple[str, ...]
     """Relative to the folder of the data set. An archive provides several."""
 
@@ -48,7 +48,7 @@ def download(source: Source, missing: tuple[str, ...], folder: Path, others: tup
     try:
         with _Bar(name) as bar:
             fetch = pooch.HTTPDownloader(progressbar=bar)
-            path = Path(pooch.retrieve(source.url, f"md5:{source.md5}", name, folder, downloader=fetch))
+            path = Path(pooch.retrieve(source.url, f"sha256:{source.sha256}", name, folder, downloader=fetch))
     except (OSError, ValueError) as error:
         # pooch raises a ValueError for a wrong sum; all other errors come from the network or the disk.
         status = getattr(getattr(error, "response", None), "status_code", "")

@@ -35,7 +35,7 @@ class DatasetSpec:
 
 def _idx_sources(base: str, sums: tuple[str, str, str, str]) -> tuple[Source, ...]:
     names = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
-    return tuple(Source(base + name, md5, (name,)) for name, md5 in zip(names, sums, strict=True))
+    return tuple(Source(base + name, digest, (name,)) for name, digest in zip(names, sums, strict=True))
 
 
 def _read_idx(names: tuple[str, ...]) -> Callable[[Path], Dataset]:
@@ -65,10 +65,10 @@ DATASETS = {
         _idx_sources(
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             (
-                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "d53e105ee54ea40749a09fcbcd1e9432",
-                "9fb629c4189551a2d022fa330f9573f3",
-                "ec29112dd5afa0611ce80d1b7f02629c",
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
             ),
         ),
         _read_idx(DIGITS),
@@ -81,10 +81,10 @@ DATASETS = {
         _idx_sources(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             (
-                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "25c81989df183df01b3e8a0aad5dffbe",
-                "bef4ecab320f06d8554ea6380940ec79",
-                "bb300cfdad3c16e7a12a480ee83cd310",
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
             ),
         ),
         _read_idx(GARMENTS),
@@ -97,7 +97,7 @@ DATASETS = {
         (
             Source(
                 "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-                "eb9058c3a382ffc7106e4002c42a8d85",
+                "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
                 ("train", "test", "meta"),
             ),
         ),
@@ -109,8 +109,16 @@ DATASETS = {
     "svhn": DatasetSpec(
         "svhn",
         (
-            Source(_SVHN_URL + "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", ("train_32x32.mat",)),
-            Source(_SVHN_URL + "test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", ("test_32x32.mat",)),
+            Source(
+                _SVHN_URL + "train_32x32.mat",
+                "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+                ("train_32x32.mat",),
+            ),
+            Source(
+                _SVHN_URL + "test_32x32.mat",
+                "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+                ("test_32x32.mat",),
+            ),
         ),
         _read_svhn,
         mean=(0.4377, 0.4438, 0.4728),

@@ -19,18 +19,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool1d
+from torch.nn.functional import adaptive_avg_pool1d, avg_pool2d, conv2d
 
 from hashroute.learners.controls import HashOnly
 from hashroute.learners.entries import TaskEntry
-from hashroute.learners.hrn import HRN
+from hashroute.learners.hrn import HEAD_WEIGHT, HRN, SHARED_WEIGHT
 from hashroute.learners.hrn_paper import HRNPaper
 from hashroute.learners.learner import Learner
 from hashroute.learners.objectives import Objective
 from hashroute.learners.onnx_graph import Graph, Nodes
+from hashroute.learners.shared_head import SHARPNESS
 from hashroute.nn.forest import Forest, copy_weights, sum_by_halves
 from hashroute.nn.gaussian import EDGES, edges
 from hashroute.nn.hashing import NEGLIGIBLE, FeatureHash, largest_size
+from hashroute.nn.patches import CONTRAST, LEVELS, THRESHOLD, pooling
 from hashroute.nn.pretrained import FrozenStem
 from hashroute.storage import replace_file
 
@@ -97,6 +99,7 @@ def _build(learner: Learner) -> Graph:
         size = graph.operation(nodes, "Concat", [count, graph.constant(np.array([columns]))], axis=0)
         return nodes, graph.operation(nodes, "Expand", [graph.constant(np.float32(value)), size])
 
+    shared = isinstance(learner, HRN) and len(learner.task_columns) > 0
     parts: dict[int, tuple[str, str]] = {}
     alike: dict[Any, list[TaskEntry]] = {}
     for entry in learner.tasks:
@@ -108,7 +111,7 @@ def _build(learner: Learner) -> Graph:
         skipped: Nodes = []
         answers, blanks = [], []
         for entry in entries:
-            head = _Answer(learner.heads[entry.index], learner.objective)
+            head = _Answer(learner.heads[entry.index], learner.objective, shared)
             answers += graph.module(inner, head, {features: numbers}, 2)
             for columns in (learner.objective.outputs(entry), 1):
                 nodes, name = filled(-math.inf, columns)
@@ -135,7 +138,11 @@ def _build(learner: Learner) -> Graph:
         prior = none
     widths = [learner.objective.outputs(entry) for entry in learner.tasks]
     values = {logits: torch.zeros(2, sum(widths)), confidence: torch.zeros(2, tasks), prior: torch.zeros(2, tasks)}
-    results = graph.module(graph.nodes, _Scores(widths), {**values, task: torch.tensor(-1)}, 3)
+    if isinstance(learner, HRN) and shared:
+        said = graph.module(graph.nodes, _Shared(learner), {inputs: shape}, 2)
+        values |= {each: torch.zeros(2, sum(widths)) for each in said}
+    scores = _FusedScores(widths) if shared else _Scores(widths)
+    results = graph.module(graph.nodes, scores, {**values, task: torch.tensor(-1)}, 3)
     for name, result in zip(("scores", "answer", "answer_task"), results, strict=True):
         graph.nodes.append(_renamed(result, name))
     return graph
@@ -170,16 +177,84 @@ class _Stem(nn.Module):
 
 
 class _Answer(nn.Module):
-    """The outputs of a head, and its confidence as a column."""
+    """The outputs of a head, as log-probabilities beside a shared head, and its confidence as a column."""
 
-    def __init__(self, head: nn.Module, objective: Objective) -> None:
+    def __init__(self, head: nn.Module, objective: Objective, shared: bool) -> None:
         super().__init__()
         self.head = head
         self.objective = objective
+        self.shared = shared
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self.head(features)
-        return outputs, self.objective.confidence(outputs)[:, None]
+        return outputs.log_softmax(1) if self.shared else outputs, self.objective.confidence(outputs)[:, None]
+
+
+class _Shared(nn.Module):
+    """What the shared head of `hrn` says about each class: with no task given, and by the columns of its task."""
+
+    places: Tensor
+    owned: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, learner: HRN) -> None:
+        super().__init__()
+        assert learner.shared is not None
+        self.fixed: Any = _Patches(learner.shared.fixed) if learner.backbone.stem is None else learner.shared.fixed
+        entries, solution = learner.entries, learner.shared.solution
+        self.mirrors = [entry.mirror for entry in entries]
+        self.widths = [len(entry.class_names) for entry in entries]
+        self.register_buffer("places", torch.tensor([column for entry in entries for column in entry.columns]))
+        owned = torch.zeros(2, learner.shared.sums.classes)
+        for entry in entries:
+            owned[int(entry.mirror), list(entry.columns)] = 1
+        owned[0] *= 1 - owned[1]  # a class of both kinds is asked with both views
+        self.register_buffer("owned", owned)
+        self.register_buffer("weight", solution.weight)
+        self.register_buffer("bias", solution.bias)
+        self.columns = nn.ModuleList(learner.task_columns[entry.index] for entry in entries)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """inputs: pixels from 0 to 1, or maps of the stem. Returns log-probabilities: twice (n, all classes)."""
+        features = {mirror: self.fixed(inputs, mirror) for mirror in sorted(set(self.mirrors))}
+        parts = [(each @ self.weight + self.bias) * self.owned[int(mirror)] for mirror, each in features.items()]
+        free = (SHARPNESS * sum(parts)).log_softmax(1)[:, self.places]
+        pairs = zip(self.columns, self.mirrors, strict=True)
+        return free, torch.cat([columns(features[mirror]) for columns, mirror in pairs], 1)
+
+
+class _Patches(nn.Module):
+    """`PatchFeatures` as convolutions, for any number of images at once."""
+
+    kernel: Tensor
+    offset: Tensor
+    scale: Tensor
+    pooling: Tensor
+
+    def __init__(self, fixed: Any) -> None:
+        super().__init__()
+        channels, height, width = fixed.image_shape
+        self.side = fixed.side
+        self.numbers = len(fixed.weight)
+        self.register_buffer("kernel", fixed.weight.T.reshape(-1, channels, fixed.side, fixed.side).contiguous())
+        self.register_buffer("offset", fixed.offset.view(-1, 1, 1))
+        self.register_buffer("scale", fixed.scale)
+        self.register_buffer("pooling", pooling(height - fixed.side + 1, width - fixed.side + 1, fixed.grid))
+
+    def forward(self, pixels: Tensor, mirror: bool) -> Tensor:
+        pooled = self._pooled(pixels)
+        if mirror:
+            pooled = (pooled + self._pooled(pixels.flip(3))) / 2
+        return (pooled.clamp_min(0).sqrt() * self.scale).round().clamp(0, LEVELS)
+
+    def _pooled(self, pixels: Tensor) -> Tensor:
+        mean, square = (avg_pool2d(each.mean(1, keepdim=True), self.side, 1) for each in (pixels, pixels.square()))
+        variance = (square - mean * mean).clamp_min(0) * (self.numbers / (self.numbers - 1))
+        responses = conv2d(pixels, self.kernel) * (variance + CONTRAST).rsqrt() - self.offset
+        beyond = (responses - responses.clamp(-THRESHOLD, THRESHOLD)).flatten(2).transpose(1, 2)
+        signed, absolute = self.pooling @ beyond, self.pooling @ beyond.abs()
+        return torch.cat([absolute + signed, absolute - signed], 1).flatten(1) / 2
 
 
 class _Scores(nn.Module):
@@ -202,10 +277,25 @@ class _Scores(nn.Module):
         """logits: (n, all classes); confidence, prior: (n, tasks); task: ()."""
         best = logits[:, self.members].amax(2)
         free = (prior + confidence)[:, self.columns] + (logits - best[:, self.columns])
-        given = torch.where(self.columns == task, logits, torch.full_like(logits, -torch.inf))
+        return self.answers(free, logits, task)
+
+    def answers(self, free: Tensor, given: Tensor, task: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, the best class and its task. free, given: the scores with no task given, and with one."""
+        given = torch.where(self.columns == task, given, torch.full_like(given, -torch.inf))
         scores = torch.where(task < 0, free, given)
         answer = scores.argmax(1)
         return scores, answer, self.columns[answer]
+
+
+class _FusedScores(_Scores):
+    """The same with a shared head; see `HRN.class_scores`."""
+
+    def forward(  # type: ignore[override]
+        self, logits: Tensor, confidence: Tensor, prior: Tensor, among_all: Tensor, in_task: Tensor, task: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """logits: log-probabilities by the heads; among_all, in_task: by the shared head; each (n, all classes)."""
+        free = (prior + confidence)[:, self.columns] + HEAD_WEIGHT * logits + SHARED_WEIGHT * among_all
+        return self.answers(free, logits + in_task, task)
 
 
 class _Encoder(nn.Module):

@@ -100,9 +100,9 @@ class TaskRecord:
     accuracy: float | None
     """Share of right answers to held-out images, the task given; None if it was imported."""
     private: bool
-    temperature: float
+    temperature: Annotated[float, Range(1e-9, 1e9)]
     """Divides the logits of its head, so that its probabilities are right on held-out images."""
-    task_free_temperature: float | None
+    task_free_temperature: Annotated[float | None, Range(1e-9, 1e9)]
     """Divides the scores of all classes, if no task is given; None if there was no other task to tell it from."""
     domain: str
     """The kind of its data, by the memory of the first task of this kind."""

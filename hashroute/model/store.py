@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from typing_extensions import NotRequired
 
-from hashroute.schema import read_format, read_json, shown
+from hashroute.schema import one_line, read_format, read_json, shown
 from hashroute.storage import (
     check_regular,
     has_its_content,
@@ -210,7 +210,7 @@ class Store:
         except OSError:
             raise
         except Exception as error:  # safetensors has its own kinds of errors
-            raise ValueError(f"{path} is damaged ({error}): run hashroute verify") from None
+            raise ValueError(f"{path} is damaged ({one_line(error)}): run hashroute verify") from None
 
     def size(self, name: str) -> int:
         """The bytes of an object."""

@@ -103,8 +103,8 @@ class PatchFeatures(nn.Module):
         variance = (patches.square().mean(1, keepdim=True) - mean * mean).clamp_min_(0) * (numbers / (numbers - 1))
         responses = torch.addmm(self.offset, patches.mul_((variance + CONTRAST).rsqrt_()), self.weight, beta=-1)
         responses = F.softshrink(responses, THRESHOLD).view(len(pixels), -1, self.weight.shape[1])
-        pooling = _pooling(pixels.shape[2] - self.side + 1, pixels.shape[3] - self.side + 1, self.grid).to(responses)
-        signed, absolute = pooling @ responses, pooling @ responses.abs_()
+        means = pooling(pixels.shape[2] - self.side + 1, pixels.shape[3] - self.side + 1, self.grid).to(responses)
+        signed, absolute = means @ responses, means @ responses.abs_()
         return torch.cat([absolute + signed, absolute - signed], 1).flatten(1) / 2
 
     def extra_repr(self) -> str:
@@ -113,7 +113,7 @@ class PatchFeatures(nn.Module):
 
 
 @lru_cache(maxsize=8)
-def _pooling(rows: int, columns: int, grid: int) -> Tensor:
+def pooling(rows: int, columns: int, grid: int) -> Tensor:
     """(grid^2, rows * columns) the weights of averages over fields of maps."""
     down, across = (F.adaptive_avg_pool1d(torch.eye(length), grid) for length in (rows, columns))
     return torch.kron(down, across).T.contiguous()

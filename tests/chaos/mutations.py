@@ -64,7 +64,7 @@ def change_json(value: Any, random: Random) -> Any:
         elif action == 3:
             inside[name] = deep(random.choice([20, 60, 500]))
         elif action == 4 and isinstance(inside, dict) and inside is not changed:
-            inside[random.choice(["", "x" * 1000, "format", "\0"])] = random.choice(VALUES)
+            inside[random.choice(["", "x" * 1000, "format", "\0"])] = copy.deepcopy(random.choice(VALUES))
         else:
             inside[name] = copy.deepcopy(random.choice(VALUES))
     return changed["whole"]

@@ -249,13 +249,13 @@ def server(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 def test_a_missing_file_is_downloaded_and_its_sum_checked(server: tuple[Path, str], tmp_path: Path) -> None:
     served, address = server
     (served / "a.gz").write_bytes(b"content")
-    right = hashlib.md5(b"content").hexdigest()
+    right = hashlib.sha256(b"content").hexdigest()
     download(Source(address + "a.gz", right, ("a.gz",)), ("a.gz",), tmp_path / "data")
     assert (tmp_path / "data" / "a.gz").read_bytes() == b"content"
     with pytest.raises(
         FileNotFoundError, match=r"a\.gz could not be downloaded .*download http.*/a.gz yourself and put a"
     ):
-        download(Source(address + "a.gz", "0" * 32, ("a.gz",)), ("a.gz",), tmp_path / "other")
+        download(Source(address + "a.gz", "0" * 64, ("a.gz",)), ("a.gz",), tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())
 
 
@@ -263,7 +263,7 @@ def test_all_files_that_are_missing_are_named(
     server: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("a.gz", "b.gz", "c.gz")
-    sources = tuple(Source(server[1] + name, "0" * 32, (name,)) for name in names)
+    sources = tuple(Source(server[1] + name, "0" * 64, (name,)) for name in names)
     monkeypatch.setitem(DATASETS, "mnist", replace(DATASETS["mnist"], folder="MNIST", sources=sources))
     monkeypatch.setenv("HASHROUTE_DATA", str(tmp_path))
     (tmp_path / "MNIST").mkdir()
@@ -276,9 +276,9 @@ def test_a_failed_download_is_explained(server: tuple[Path, str], tmp_path: Path
     served, address = server
     (served / "a.gz").write_bytes(b"content")
     with pytest.raises(FileNotFoundError, match="its checksum is wrong"):
-        download(Source(address + "a.gz", "0" * 32, ("a.gz",)), ("a.gz",), tmp_path)
+        download(Source(address + "a.gz", "0" * 64, ("a.gz",)), ("a.gz",), tmp_path)
     with pytest.raises(FileNotFoundError, match="HTTPError 404"):
-        download(Source(address + "b.gz", "0" * 32, ("b.gz",)), ("b.gz",), tmp_path)
+        download(Source(address + "b.gz", "0" * 64, ("b.gz",)), ("b.gz",), tmp_path)
 
 
 def test_an_archive_of_something_else_is_named(server: tuple[Path, str], tmp_path: Path) -> None:
@@ -287,9 +287,9 @@ def test_an_archive_of_something_else_is_named(server: tuple[Path, str], tmp_pat
         tar.add(__file__, "cifar-100-python/other")
     (served / "bad.tar.gz").write_bytes(b"no archive")
     for name in ("set.tar.gz", "bad.tar.gz"):
-        md5 = hashlib.md5((served / name).read_bytes()).hexdigest()
+        digest = hashlib.sha256((served / name).read_bytes()).hexdigest()
         with pytest.raises(ValueError, match=rf"{name} cannot be used: it is not the expected archive") as error:
-            download(Source(address + name, md5, ("train",)), ("train",), tmp_path / "cifar-100-python")
+            download(Source(address + name, digest, ("train",)), ("train",), tmp_path / "cifar-100-python")
         assert "\n" not in str(error.value)
 
 
@@ -298,11 +298,11 @@ def test_what_a_user_put_there_is_kept(server: tuple[Path, str], tmp_path: Path)
     with tarfile.open(served / "set.tar.gz", "w:gz") as tar:
         for name in ("train", "meta"):
             tar.add(__file__, f"cifar-100-python/{name}")
-    md5 = hashlib.md5((served / "set.tar.gz").read_bytes()).hexdigest()
+    digest = hashlib.sha256((served / "set.tar.gz").read_bytes()).hexdigest()
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
     (folder / "train").write_bytes(b"mine")
-    download(Source(address + "set.tar.gz", md5, ("train", "meta")), ("meta",), folder)
+    download(Source(address + "set.tar.gz", digest, ("train", "meta")), ("meta",), folder)
     assert (folder / "train").read_bytes() == b"mine"
     assert (folder / "meta").exists()
 
@@ -312,9 +312,9 @@ def test_an_archive_is_laid_out(server: tuple[Path, str], tmp_path: Path) -> Non
     (served / "inside").write_bytes(b"content")
     with tarfile.open(served / "set.tar.gz", "w:gz") as tar:
         tar.add(served / "inside", "cifar-100-python/train")
-    md5 = hashlib.md5((served / "set.tar.gz").read_bytes()).hexdigest()
+    digest = hashlib.sha256((served / "set.tar.gz").read_bytes()).hexdigest()
     folder = tmp_path / "cifar-100-python"
-    download(Source(address + "set.tar.gz", md5, ("train",)), ("train",), folder)
+    download(Source(address + "set.tar.gz", digest, ("train",)), ("train",), folder)
     assert [path.name for path in folder.iterdir()] == ["train"]
     assert (folder / "train").read_bytes() == b"content"
 
