@@ -53,7 +53,7 @@ def measure(scenario: Scenario, size: int, known: dict[str, tuple[Tensor, Tensor
     features: dict[str, list[Tensor]] = {"validation": [], "test": []}
     start = time.process_time()
     for index, task in enumerate(scenario.tasks):
-        sums.add(patches(task.train.images, mirror=True), task.train.labels + CLASSES * index)
+        sums.add(patches(task.train.images, mirror=True, whole=True), task.train.labels + CLASSES * index)
         frozen.append(sums.solve(FROZEN_RIDGE))
     seconds = time.process_time() - start
     head = sums.solve(RIDGE)

@@ -246,7 +246,7 @@ class _Patches(nn.Module):
         pooled = self._pooled(pixels)
         if mirror:
             pooled = (pooled + self._pooled(pixels.flip(3))) / 2
-        return (pooled.clamp_min(0).sqrt() * self.scale).round().clamp(0, LEVELS)
+        return (pooled.clamp_min(0).sqrt() * self.scale).clamp(0, LEVELS)
 
     def _pooled(self, pixels: Tensor) -> Tensor:
         mean, square = (avg_pool2d(each.mean(1, keepdim=True), self.side, 1) for each in (pixels, pixels.square()))

@@ -59,8 +59,8 @@ class FixedFeatures(Protocol):
     def draw(self, seed: int) -> None:
         """Prepare for the first images."""
 
-    def __call__(self, images: Tensor, mirror: bool = False) -> Tensor:
-        """(n, features) whole numbers from -127 to 127."""
+    def __call__(self, images: Tensor, mirror: bool = False, whole: bool = False) -> Tensor:
+        """(n, features) numbers from -127 to 127; whole: rounded, for exact sums."""
 
 
 class Columns(nn.Module):
@@ -235,7 +235,7 @@ class SharedHeadLearner(Learner):
         """Features of the shared head and labels, batch by batch."""
         labels = split.labels.split(self._batch_size())
         for images, some in zip(self._parts(split.images), labels, strict=True):
-            yield self.fixed(images, task.mirror), some.to(self.device)
+            yield self.fixed(images, task.mirror, whole=True), some.to(self.device)
 
     def check_columns(self) -> None:
         """Raise an error if tasks that were loaded have columns that the shared head does not have."""
@@ -252,12 +252,12 @@ class SharedHeadLearner(Learner):
         self.check_columns()
 
     @torch.no_grad()
-    def fixed(self, images: Tensor, mirror: bool) -> Tensor:
+    def fixed(self, images: Tensor, mirror: bool, whole: bool = False) -> Tensor:
         """(n, s) the features of the shared head, of images or of maps of the stem."""
         assert self.shared is not None
         if self.backbone.stem is not None and not isinstance(images, Maps):
             images = self._stem_maps(images)
-        return self.shared.fixed(images.as_subclass(Tensor), mirror)
+        return self.shared.fixed(images.as_subclass(Tensor), mirror, whole)
 
     def shared_scores(self, images: Tensor | Images, tasks: Sequence[SharedEntry]) -> Tensor:
         """(n, classes) the log-probability of each class of these tasks, among all classes of the shared head.

@@ -1,4 +1,4 @@
-"""Fixed features of a frozen stem: its last maps, averaged over each image, as whole numbers."""
+"""Fixed features of a frozen stem: its last maps, averaged over each image."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class StemFeatures(nn.Module):
         self.scale.copy_(scale_to(maps.mean((2, 3)).abs(), LEVELS))
 
     @torch.no_grad()
-    def forward(self, maps: Tensor, mirror: bool = False) -> Tensor:  # noqa: ARG002
-        """Whole numbers from -127 to 127, as floats: (n, features).
+    def forward(self, maps: Tensor, mirror: bool = False, whole: bool = False) -> Tensor:  # noqa: ARG002
+        """Numbers from -127 to 127: (n, features).
 
-        maps: of the stem. mirror: maps are not mirrored.
+        maps: of the stem. mirror: maps are not mirrored. whole: round them, for exact sums.
         """
-        return (maps.to(self.scale).mean((2, 3)) * self.scale).round_().clamp_(-LEVELS, LEVELS)
+        found = (maps.to(self.scale).mean((2, 3)) * self.scale).clamp_(-LEVELS, LEVELS)
+        return found.round_() if whole else found

@@ -1,11 +1,11 @@
 """Fixed features of images: responses to a dictionary of whitened patches, pooled on a grid (Coates and Ng, 2011).
 
 Nothing is learned from data. The dictionary comes from synthetic "dead leaves" images and a seed, so the features of an
-image never change. They are small whole numbers, so sums over images are exact, in any order.
+image never change. Rounded to small whole numbers, they sum up exactly, in any order of images.
 
 A patch p of side x side pixels, all channels, is centred and divided by its standard deviation. Its response to a
 whitened dictionary patch is linear: z = A p / std(p) - b. Responses beyond a threshold are averaged on a grid,
-positive and negative ones apart. The square root of each average is rounded to a whole number from 0 to 127.
+positive and negative ones apart. The square root of each average is scaled to numbers from 0 to 127.
 """
 
 from __future__ import annotations
@@ -80,10 +80,11 @@ class PatchFeatures(nn.Module):
         self.scale.copy_(scale_to(raw, LEVELS))
 
     @torch.no_grad()
-    def forward(self, images: Tensor, mirror: bool = False) -> Tensor:
-        """Whole numbers from 0 to 127, as floats: (n, features).
+    def forward(self, images: Tensor, mirror: bool = False, whole: bool = False) -> Tensor:
+        """Numbers from 0 to 127: (n, features).
 
         images: (n, channels, height, width), uint8 or from 0 to 1. mirror: average over the image and its mirror image.
+        whole: round them, for exact sums. Answers do not round: a tiny difference in pixels changes little.
         """
         parts = []
         for part in images.split(BATCH):
@@ -92,7 +93,8 @@ class PatchFeatures(nn.Module):
             pooled = self._pooled(pixels)
             if mirror:
                 pooled = (pooled + self._pooled(pixels.flip(3))) / 2
-            parts.append((pooled.clamp_min_(0).sqrt_() * self.scale).round_().clamp_(0, LEVELS))
+            found = (pooled.clamp_min_(0).sqrt_() * self.scale).clamp_(0, LEVELS)
+            parts.append(found.round_() if whole else found)
         return torch.cat(parts)
 
     def _pooled(self, pixels: Tensor) -> Tensor:

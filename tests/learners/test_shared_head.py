@@ -56,7 +56,7 @@ def test_it_equals_the_head_of_all_data_at_once(digits: Scenario) -> None:
     images = torch.cat([task.train.images for task in digits.tasks])
     labels = torch.cat([task.train.labels + 2 * index for index, task in enumerate(digits.tasks)])
     at_once = ClosedForm(learner.shared.sums.features)
-    at_once.add(learner.shared.fixed(images), labels)
+    at_once.add(learner.shared.fixed(images, whole=True), labels)
     assert torch.allclose(at_once.solve(1e-3).weight, learner.shared.sums.solve(1e-3).weight, atol=1e-6)
     right = [
         (learner.predict(task.test.images).labels + 2 * learner.predict(task.test.images).tasks)
