@@ -17,8 +17,9 @@ from PIL import Image
 
 import hashroute
 from hashroute.learners import find_learner, learner_summaries
-from hashroute.learners.registry import import_plugins
+from hashroute.learners.registry import LEARNERS, import_plugins
 from hashroute.scenarios import scenario_summaries
+from hashroute.scenarios.registry import SCENARIOS
 from run_files import comparison, epochs, read_json
 
 QUICK = ("digits", "--epochs", "1", "--fraction", "0.5")
@@ -364,6 +365,7 @@ def test_memory_that_runs_out_is_one_line(bench: Command, tmp_path: Path, monkey
     )
     monkeypatch.syspath_prepend(tmp_path)
     code, printed, errors = bench("large", "--plugins", "large_scenario")
+    del SCENARIOS["large"]
     assert (code, printed) == (2, "")
     assert errors.startswith("hashroute: there is not enough memory: use smaller images")
     assert errors.count("\n") == 1
@@ -390,6 +392,7 @@ def test_results_that_are_gone_are_not_promised(
     monkeypatch.syspath_prepend(tmp_path)
     quick = ("digits", "--epochs", "1", "--fraction", "0.3")
     code, printed, _ = bench(*quick, "--learners", "gone", "--plugins", "gone")
+    del LEARNERS["gone"]
     assert code == 1
     assert "results in" not in printed
     assert "is missing: it was removed, or the disk is full" in printed
