@@ -49,6 +49,8 @@ def export_onnx(learner: Learner, path: str | Path, metadata: dict[str, str] | N
         raise ValueError(f"export to ONNX needs {error.name}: pip install 'hashroute[export]'") from None
     if isinstance(learner, HRNPaper):
         raise ValueError(f"{learner.name} routes every image on its own and cannot be exported: use hrn")
+    if not learner.trained:
+        raise ValueError(f"{learner.name} has no heads of its own and cannot be exported: use hrn")
     if not learner.tasks or learner.training_state is not None:
         what = "has learned no task yet" if not learner.tasks else "is learning a task"
         raise ValueError(f"this learner {what}: export it when a task is learned")
@@ -249,9 +251,14 @@ class _Patches(nn.Module):
         return (pooled.clamp_min(0).sqrt() * self.scale).clamp(0, LEVELS)
 
     def _pooled(self, pixels: Tensor) -> Tensor:
-        mean, square = (avg_pool2d(each.mean(1, keepdim=True), self.side, 1) for each in (pixels, pixels.square()))
-        variance = (square - mean * mean).clamp_min(0) * (self.numbers / (self.numbers - 1))
-        responses = conv2d(pixels, self.kernel) * (variance + CONTRAST).rsqrt() - self.offset
+        mean = avg_pool2d(pixels.mean(1, keepdim=True), self.side, 1)
+        height, width = mean.shape[2:]
+        squares = torch.zeros_like(mean)
+        for down in range(self.side):  # the mean of squares less the square of the mean would lose digits
+            for right in range(self.side):
+                centred = pixels[:, :, down : down + height, right : right + width] - mean
+                squares = squares + centred.square().sum(1, keepdim=True)
+        responses = conv2d(pixels, self.kernel) * (squares / (self.numbers - 1) + CONTRAST).rsqrt() - self.offset
         beyond = (responses - responses.clamp(-THRESHOLD, THRESHOLD)).flatten(2).transpose(1, 2)
         signed, absolute = self.pooling @ beyond, self.pooling @ beyond.abs()
         return torch.cat([absolute + signed, absolute - signed], 1).flatten(1) / 2

@@ -101,8 +101,8 @@ class PatchFeatures(nn.Module):
         """The responses beyond the threshold, positive and negative, averaged on the grid: (n, features)."""
         numbers = len(self.weight)
         patches = pixels.unfold(2, self.side, 1).unfold(3, self.side, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, numbers)
-        mean = patches.mean(1, keepdim=True)
-        variance = (patches.square().mean(1, keepdim=True) - mean * mean).clamp_min_(0) * (numbers / (numbers - 1))
+        patches -= patches.mean(1, keepdim=True)
+        variance = patches.square().sum(1, keepdim=True) / (numbers - 1)
         responses = torch.addmm(self.offset, patches.mul_((variance + CONTRAST).rsqrt_()), self.weight, beta=-1)
         responses = F.softshrink(responses, THRESHOLD).view(len(pixels), -1, self.weight.shape[1])
         means = pooling(pixels.shape[2] - self.side + 1, pixels.shape[3] - self.side + 1, self.grid).to(responses)

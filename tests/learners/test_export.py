@@ -20,7 +20,7 @@ from hashroute.learners.trainer import Trainer
 from support import NEEDS, digits, learned, short_recipe
 
 
-@pytest.mark.parametrize("name", [name for name in learner_names() if name != "hrn-paper"])
+@pytest.mark.parametrize("name", [name for name in learner_names() if name not in ("hrn-paper", "closed-form")])
 def test_the_file_of_a_learner_gives_its_answers(name: str, runtime: Any, tmp_path: Path) -> None:
     learner = learned(name, 3)
     export_onnx(learner, tmp_path / "model.onnx", {"about": "digits"})
@@ -87,6 +87,8 @@ def test_a_learner_that_cannot_be_exported_is_refused_in_one_line(
     path = tmp_path / "model.onnx"
     with pytest.raises(ValueError, match="hrn-paper routes every image on its own and cannot be exported: use hrn"):
         export_onnx(learned("hrn-paper"), path)
+    with pytest.raises(ValueError, match="closed-form has no heads of its own and cannot be exported: use hrn"):
+        export_onnx(learned("closed-form"), path)
     with pytest.raises(ValueError, match="this learner has learned no task yet: export it when a task is learned"):
         export_onnx(create_learner("hrn", (1, 8, 8)), path)
     interrupted = learned("hrn")
