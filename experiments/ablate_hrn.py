@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from hashroute import Comparison, RunResult, Scenario, load_scenario
 from hashroute.learners.entries import TaskEntry
 from hashroute.learners.growth import Decision, Growth, HRNEntry
-from hashroute.learners.hrn import HRN
+from hashroute.learners.hrn import HRN, NO_SHARED_HEAD
 from hashroute.learners.learner import count_weights
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.nn.forest import Forest, sum_by_halves
@@ -297,9 +297,6 @@ ROWS: dict[str, dict[str, Row]] = {
 }
 """By scenario, the rows: a learner class and its options."""
 
-NO_SHARED_HEAD = {"fixed_features": 0, "within": 0.1, "trust": 60.0, "trust_in_domains": 120.0}
-"""Options of all rows: the ablation is about units, and the shared head has no part in their training."""
-
 
 def load(name: str, fraction: float) -> Scenario:
     """A scenario, or its first four tasks."""
@@ -313,7 +310,7 @@ def recipe_of(scenario: Scenario) -> Recipe:
 
 
 def sweep_of(name: str, rows: Sequence[str], seeds: int, fraction: float, folder: Path) -> Sweep:
-    """The runs of one scenario."""
+    """The runs of one scenario. The shared head has no part in the training of units, so no row has one."""
     runs = [
         SweepRun(row, kind, seed, {**NO_SHARED_HEAD, **options})
         for seed in range(seeds)

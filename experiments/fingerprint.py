@@ -23,6 +23,7 @@ from torch import Tensor
 
 from hashroute import load_scenario, run
 from hashroute.learners import learner_names
+from hashroute.learners.hrn import NO_SHARED_HEAD
 
 CASES: dict[str, dict[str, Any]] = {
     "digits": {"scenario": "digits", "fraction": 1.0, "recipe": "default"},
@@ -30,9 +31,6 @@ CASES: dict[str, dict[str, Any]] = {
     "pairwise-mnist-paper": {"scenario": "pairwise-mnist", "fraction": 0.01, "recipe": "paper"},
     "split-cifar100": {"scenario": "split-cifar100", "fraction": 0.02, "recipe": "default"},
 }
-
-NO_SHARED_HEAD = {"fixed_features": 0, "within": 0.1, "trust": 60.0, "trust_in_domains": 120.0}
-"""`hrn` as it was before version 5."""
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:

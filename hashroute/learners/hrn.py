@@ -24,6 +24,9 @@ from hashroute.nn.gaussian import GaussianMemories, edges, texture
 from hashroute.nn.hashing import FeatureHash
 from hashroute.user_data import to_uint8
 
+NO_SHARED_HEAD = {"fixed_features": 0, "within": 0.1, "trust": 60.0, "trust_in_domains": 120.0}
+"""Options that give the numbers of version 4."""
+
 UNFAMILIAR = 3.0
 """A memory that was saved without ranges finds an image strange that is this many standard deviations less likely than
 its own data."""
@@ -219,10 +222,10 @@ class HRN(SharedHeadLearner):
 
     def _fused_scores(self, images: Tensor | Images, prior: Tensor) -> Tensor:
         """The scores of `class_scores`. images: images, or maps of the stem."""
-        scores = self._no_scores(prior)
+        scores, places = self._no_scores(prior)
         for entry, rows, outputs in self._asked(images, prior):
             best = prior[rows, entry.index] + self.objective.confidence(outputs)
-            scores[rows, self._place_of(entry)] = best[:, None] + HEAD_WEIGHT * outputs.log_softmax(1)
+            scores[rows, places[entry.index]] = best[:, None] + HEAD_WEIGHT * outputs.log_softmax(1)
         shared = self.shared_scores(images, self.entries[: len(self.task_columns)])
         scores[:, : shared.shape[1]] += SHARED_WEIGHT * shared
         return scores

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from typing import Any, overload
 
 import torch
@@ -74,10 +75,10 @@ class Predictor(nn.Module):
         return self._confident_scores(images, self.task_prior(images))
 
     def _confident_scores(self, images: Tensor | Images, prior: Tensor) -> Tensor:
-        scores = self._no_scores(prior)
+        scores, places = self._no_scores(prior)
         for entry, rows, outputs in self._asked(images, prior):
             best = prior[rows, entry.index] + self.objective.confidence(outputs)
-            scores[rows, self._place_of(entry)] = best[:, None] + (outputs - outputs.amax(1, keepdim=True))
+            scores[rows, places[entry.index]] = best[:, None] + (outputs - outputs.amax(1, keepdim=True))
         return scores
 
     # ---------------------------------------------------------------- prediction
@@ -228,15 +229,11 @@ class Predictor(nn.Module):
         self._check_learned()
         check_images(images, self.image_shape)
 
-    def _place_of(self, task: TaskEntry) -> slice:
-        """The columns of a task among the classes of all tasks."""
-        start = sum(self.objective.outputs(entry) for entry in self.tasks[: task.index])
-        return slice(start, start + self.objective.outputs(task))
-
-    def _no_scores(self, prior: Tensor) -> Tensor:
-        """(n, all classes) of minus infinity."""
-        classes = sum(self.objective.outputs(entry) for entry in self.tasks)
-        return torch.full((len(prior), classes), -torch.inf, dtype=prior.dtype, device=prior.device)
+    def _no_scores(self, prior: Tensor) -> tuple[Tensor, list[slice]]:
+        """(n, all classes) of minus infinity, and the columns of each task."""
+        ends = [0, *accumulate(self.objective.outputs(entry) for entry in self.tasks)]
+        scores = torch.full((len(prior), ends[-1]), -torch.inf, dtype=prior.dtype, device=prior.device)
+        return scores, [slice(*pair) for pair in pairwise(ends)]
 
     @torch.no_grad()
     def _asked(self, images: Tensor | Images, prior: Tensor) -> Iterator[tuple[TaskEntry, Tensor, Tensor]]:

@@ -115,13 +115,12 @@ class KeptLearner(HRN):
             self._filled(self.shared, shared)
         elif records:  # all are private
             self.shared.fixed.draw(self.seed)
-        self.shared_sums = self.shared.sums
+        self.shared_sums, self.shared.sums = self.shared.sums, copy.deepcopy(self.shared.sums)
         for entry, record in zip(self.entries, records.values(), strict=True):
             if "sums" in record.objects:
                 own = ClosedForm(self.shared.sums.features)
                 self._filled(own, record.objects["sums"])
                 first = self.shared.sums.classes
-                self.shared.sums = copy.deepcopy(self.shared.sums)
                 self.shared.sums.merge(own, first + torch.arange(own.classes))
                 entry.columns = tuple(first + column for column in entry.columns)
         self.check_columns()

@@ -109,6 +109,14 @@ class Kept(Work):
         assert model.verify() == []
         return [task.name for task in model.tasks()]
 
+    def settle(self, before: list[str], after: list[str]) -> None:
+        """The tasks are those before the change or after it; then the change can be made, and another one."""
+        found = self.whole()
+        assert found in (before, after)
+        if found == before:
+            self.change()
+        self.next_writer()
+
     def next_writer(self) -> None:
         """Whoever writes next removes what the killed one left."""
         last = self.whole()[-1]
@@ -129,11 +137,7 @@ class Learn(Kept):
 
     def check(self) -> None:
         old = [task.name for task in self.tasks[:2]]
-        found = self.whole()
-        assert found in (old, [*old, self.tasks[2].name])
-        if found == old:
-            self.change()
-        self.next_writer()
+        self.settle(old, [*old, self.tasks[2].name])
 
 
 class Forget(Kept):
@@ -146,11 +150,7 @@ class Forget(Kept):
 
     def check(self) -> None:
         names = [task.name for task in self.tasks[:2]]
-        found = self.whole()
-        assert found in (names, names[:1])
-        if found == names:
-            self.change()
-        self.next_writer()
+        self.settle(names, names[:1])
 
 
 class Bench(Work):
