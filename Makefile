@@ -19,9 +19,10 @@ test: $(VENV)/developing  # the test suite; COVERAGE=--cov prints the coverage o
 test-slow: $(VENV)/developing  # the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-test-extras: .venv-extras/installed  # export to ONNX, pre-trained backbones, Parquet: in an environment of their own
+test-extras: .venv-extras/installed  # ONNX, pre-trained backbones, Parquet, trackers: in an environment of their own
 	.venv-extras/bin/python -m pytest tests/learners/test_export.py tests/nn/test_pretrained.py \
-		tests/model/test_model_export.py tests/model/test_model_backbones.py tests/model/test_parquet.py
+		tests/model/test_model_export.py tests/model/test_model_backbones.py tests/model/test_parquet.py \
+		tests/integrations
 
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
 	$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
@@ -59,5 +60,5 @@ $(VENV)/developing: $(VENV)/installed
 .venv-extras/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-extras
 	.venv-extras/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable ".[test,efficientnet,export,parquet]" onnxruntime
+		--editable ".[test,efficientnet,export,mlflow,parquet,tensorboard,wandb]" onnxruntime
 	touch $@

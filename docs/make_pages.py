@@ -56,9 +56,10 @@ def changed_options(comparison: Comparison) -> str:
     for run in comparison.runs if comparison.command and "bench" in comparison.command else ():
         kind = find_learner(run.learner)
         usual = kind.default_options(comparison.scenario, shape, comparison.profile)  # type: ignore[arg-type]
+        used = kind.saved_options(run.options)
         for option, value in options_to_dict(options_from_dict(kind, usual)).items():
-            if run.options[option] != value:
-                changed[f"{run.learner}.{option}"] = run.options[option]
+            if used[option] != value:
+                changed[f"{run.learner}.{option}"] = used[option]
     given = " ".join(f"{name}={value:g}" for name, value in changed.items())
     return f" --options {given}" if given else ""
 

@@ -6,7 +6,8 @@ the accuracy matrix, a checksum of the task-free answers, and a checksum of the 
 usage: python experiments/fingerprint.py record FILE [SCENARIO ...]
        python experiments/fingerprint.py compare FILE [SCENARIO ...]
 
-`compare` runs everything again and exits with 1 if anything differs. Bit identity holds on one kind of processor only.
+`compare` runs everything again and exits with 1 if anything that was recorded differs.
+Bit identity holds on one kind of processor only.
 """
 
 from __future__ import annotations
@@ -56,21 +57,27 @@ def fingerprint(case: str, learner: str) -> dict[str, Any]:
     }
 
 
+def verdict(known: dict[str, Any] | None, found: dict[str, Any]) -> str:
+    """What a comparison says about one learner."""
+    if known is None:
+        return "not recorded"
+    return "same" if known == json.loads(json.dumps(found)) else "DIFFERENT"
+
+
 def main() -> int:
     mode, path, *wanted = sys.argv[1:]
     torch.set_num_threads(1)
-    kept = json.loads(Path(path).read_text()) if Path(path).exists() else {}
+    kept = json.loads(Path(path).read_text()) if mode == "compare" or Path(path).exists() else {}
     different = []
     for case in wanted or CASES:
         for learner in (*learner_names(), "hrn, no shared head"):
             found = fingerprint(case, learner)
-            known = kept.get(case, {}).get(learner)
-            same = known == json.loads(json.dumps(found))
-            print(case, learner, "recorded" if mode == "record" else "same" if same else "DIFFERENT", flush=True)
+            said = "recorded" if mode == "record" else verdict(kept[case].get(learner), found)
+            print(case, learner, said, flush=True)
             if mode == "record":
                 kept.setdefault(case, {})[learner] = found
                 Path(path).write_text(json.dumps(kept, indent=1) + "\n")
-            elif not same:
+            elif said == "DIFFERENT":
                 different.append(f"{case} {learner}")
     if different:
         print("different:", ", ".join(different))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hashroute.learners.objectives import Objective, register_objective
     from hashroute.model.model import Model
     from hashroute.nn.backbones import register_backbone
+    from hashroute.nn.growth import Growth
     from hashroute.nn.network import HashRoutedNetwork, Routing
     from hashroute.nn.units import UnitSpec
     from hashroute.recipe import Recipe
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "Comparison",
+    "Growth",
     "HashRoutedNetwork",
     "Images",
     "Learner",
@@ -58,6 +60,7 @@ _MODULES = {
     "learners.objectives": ("Objective", "register_objective"),
     "model.model": ("Model",),
     "nn.backbones": ("register_backbone",),
+    "nn.growth": ("Growth",),
     "nn.network": ("HashRoutedNetwork", "Routing"),
     "nn.units": ("UnitSpec",),
     "recipe": ("Recipe",),

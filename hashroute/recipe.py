@@ -83,11 +83,11 @@ class Recipe:
                 f"a recipe has {self.features:,} features and a head of {self.head.widths}: "
                 f"expected at most {MOST_WEIGHTS:,} weights in a layer"
             )
-        bounds = {"learning_rate": (0.0, math.inf), "weight_decay": (0.0, math.inf), "feature_scale": (0.0, math.inf)}
-        for name, (low, high) in {**bounds, "label_smoothing": (0.0, 1.0)}.items():
+        bounds = {"learning_rate": math.inf, "weight_decay": math.inf, "feature_scale": 1e6, "label_smoothing": 1.0}
+        for name, high in bounds.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
-                expected = f"from {low:g} to below {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < high:
+                expected = f"from 0 to below {high:g}" if math.isfinite(high) else "of at least 0"
                 raise ValueError(f"{name} of a recipe is {value!r}: expected a number {expected}")
 
     def epochs_of(self, task: int) -> int:

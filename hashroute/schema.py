@@ -62,7 +62,7 @@ def _named(path: Path, advice: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{one_line(path, 100)} is damaged: {error}; {advice}") from None
+        raise ValueError(f"{one_line(path, 100)} is damaged: {one_line(error, 150)}; {advice}") from None
 
 
 def parse_json(text: str | bytes, kind: Any = Any) -> Any:

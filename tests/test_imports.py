@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ ORDER = (
     ("learners",),
     ("model",),
     ("training",),
+    ("integrations",),
     ("reporting",),
     ("serve",),
     ("cli",),
@@ -70,6 +72,13 @@ def room(module: str) -> str:
 
 def test_every_room_has_its_place() -> None:
     assert {room(module) for module in modules()} == set(LEVEL)
+
+
+def test_the_page_about_the_rooms_lists_them_in_their_order() -> None:
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    cells = re.findall(r"^\| (`[^|]+) \|", page.partition("## ")[0], re.MULTILINE)
+    named = [name for cell in cells for name in re.findall(r"`(\w+)(?:\.py|/)`", cell)]
+    assert named == [name for rooms in ORDER for name in rooms]
 
 
 def test_imports_go_downward() -> None:

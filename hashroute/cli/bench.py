@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -80,8 +80,8 @@ class BenchSettings:
     """Python modules to import first. They register your own learners, scenarios, backbones or objectives."""
     no_samples: tyro.conf.FlagCreatePairsOff[bool] = False
     """Store no test images. Otherwise the folder of a run gets two of each task, for reports."""
-    tensorboard: bool = False
-    """Write TensorBoard logs into the folders of the runs."""
+    track: Annotated[tuple[Literal["tensorboard", "mlflow", "wandb"], ...], UNSET] = ()
+    """Log every epoch to TensorBoard (files in the folders of the runs), MLflow, or Weights & Biases."""
     json: bool = False
     """Print lines of JSON and nothing else: one for each epoch, for each run, and for the end."""
 
@@ -142,7 +142,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
         samples=not settings.no_samples,
         device=settings.device,
         plugins=settings.plugins,
-        watch=partial(_watch, settings, settings.runs / name) if settings.json or settings.tensorboard else None,
+        watch=partial(_watch, settings, settings.runs / name) if settings.json or settings.track else None,
     )
     try:
         sweep = Sweep(shared, options.runs(), path, options.command, settings.replace)
@@ -188,9 +188,8 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
 
 def _check(settings: BenchSettings) -> None:
     """Find mistakes in the command before any work."""
-    import importlib.util
-
     from hashroute.devices import find_device
+    from hashroute.integrations.tracking import check_tracker
     from hashroute.learners import find_learner
     from hashroute.learners.registry import import_plugins
 
@@ -210,8 +209,8 @@ def _check(settings: BenchSettings) -> None:
         raise ValueError(f"--folder and --size belong to the scenario folders: leave them out for {settings.scenario}")
     if settings.scenario == "folders" and settings.folder is None:
         raise ValueError("the scenario folders has no folder: add --folder FOLDER, with your images as TASK/CLASS/*")
-    if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ValueError("--tensorboard needs the package tensorboard: pip install 'hashroute[tensorboard]'")
+    for tracker in settings.track:
+        check_tracker(tracker)
     import_plugins(settings.plugins)
     for name in settings.learners:
         find_learner(name)
@@ -343,29 +342,21 @@ def _tell(settings: BenchSettings, **values: Any) -> None:
 
 @contextmanager
 def _watch(settings: BenchSettings, runs: Path, each: SweepRun) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that prints the record of an epoch as JSON, and writes it for TensorBoard, as settings ask for."""
+    """A function that prints the record of an epoch as JSON, and sends it to trackers, as settings ask for."""
+    from hashroute.integrations.tracking import open_tracker
     from hashroute.training.run_folder import RunFolder
     from hashroute.training.sweep import folder_name
 
-    def tell(record: dict[str, Any]) -> None:
-        _tell(settings, learner=each.name, seed=each.seed, **record)
-
-    if not settings.tensorboard:
-        yield tell
-        return
-    from torch.utils.tensorboard import SummaryWriter
-
     folder = RunFolder(runs / folder_name(each.name, each.seed))
-    with SummaryWriter(str(folder.path / "tensorboard")) as writer:
+    with ExitStack() as stack:
+        trackers = [
+            stack.enter_context(open_tracker(name, folder.path.name, runs.name, folder.path)) for name in settings.track
+        ]
 
-        def write(record: dict[str, Any]) -> None:
-            tell(record)
-            step = len(folder.read_epochs())
-            for name in ("loss", "train_accuracy", "validation_accuracy"):
-                if record[name] is not None:
-                    writer.add_scalar(name, record[name], step)
-            for index, value in enumerate(record.get("accuracy", [])):
-                if value is not None:
-                    writer.add_scalar(f"test_accuracy/task_{index}", value, step)
+        def tell(record: dict[str, Any]) -> None:
+            _tell(settings, learner=each.name, seed=each.seed, **record)
+            step = len(folder.read_epochs()) if trackers else 0
+            for tracker in trackers:
+                tracker(record, step)
 
-        yield write
+        yield tell

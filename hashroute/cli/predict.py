@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 AT_ONCE = 512
 """Files that are answered together."""
-UNFAMILIAR = "unlike anything known"
+UNBOUNDED = 100_000
+"""Width of a table in a pipe or a file: its lines are never broken."""
+UNFAMILIAR = "no: unlike anything known"
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,17 @@ def _table(answers: Iterator[tuple[Path, Answer]], console: Console) -> None:
     for name in ("image", "class", "task"):
         table.add_column(name, overflow="fold")
     table.add_column("probability", justify="right")
-    table.add_column("")
+    table.add_column("familiar")
     for file, answer in answers:
         for place, each in enumerate(answer.top):
             first = place == 0
-            note = "" if answer.familiar or not first else UNFAMILIAR
+            note = ("yes" if answer.familiar else UNFAMILIAR) if first else ""
             cells = (str(file) if first else "", each.class_name, each.task, f"{100 * each.probability:.1f} %", note)
             table.add_row(*map(Text, cells))
-    console.print(table, soft_wrap=not console.is_terminal)
+    if not console.is_terminal:
+        console.width = UNBOUNDED
+    if table.rows:
+        console.print(table)
 
 
 def _json(answers: Iterator[tuple[Path, Answer]], console: Console) -> None:  # noqa: ARG001

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import pickle
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -117,32 +118,70 @@ def read_cifar_names(path: Path) -> tuple[str, ...]:
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
 
+class _Part:
+    """Stands in a pickle for an array of numpy, or for the type of its numbers. numpy itself trusts any pickle."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+        self.state: Any = ()
+
+
+def _array(part: _Part) -> NDArray[np.uint8]:
+    """The array of bytes that this stands for."""
+    _, shape, kind, columns_first, content = part.state
+    if kind.given[0] not in ("u1", b"u1") or math.prod(shape) != len(content):
+        raise ValueError(f"an array of {kind.given[0]} has the shape {shape}, and {len(content)} bytes")
+    return np.frombuffer(content, np.uint8).reshape(shape, order="F" if columns_first else "C").copy()
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise ValueError(f"text is encoded as {encoding}")
+    return text.encode(encoding)
+
+
 class _SafeUnpickler(pickle._Unpickler):
-    """Allows numpy arrays and plain containers only, because anything else in a pickle could run code.
+    """Allows arrays of bytes and plain containers only, because anything else in a pickle could run code.
 
     This is Python's own unpickler in Python: the one in C takes as much memory as a number in the file asks for.
     """
 
-    ALLOWED = frozenset(
-        {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
-        | {(f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")}
-    )
+    stack: list[Any]
+    ALLOWED: ClassVar[dict[tuple[str, str], Callable[..., Any]]] = {
+        ("numpy", "ndarray"): _Part,
+        ("numpy", "dtype"): _Part,
+        ("numpy.core.multiarray", "_reconstruct"): _Part,
+        ("numpy._core.multiarray", "_reconstruct"): _Part,
+        ("_codecs", "encode"): _latin1,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed in a data file")
-        return super().find_class(module, name)
+        return self.ALLOWED[module, name]
+
+    def load_build(self) -> None:
+        """Only stand-ins get a state."""
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], _Part):
+            raise pickle.UnpicklingError(f"it changes a {type(self.stack[-1]).__name__}")
+        self.stack[-1].state = state
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **{code: load for code, load in pickle._Unpickler.dispatch.items() if code != pickle.BYTEARRAY8[0]},
+        pickle.BUILD[0]: load_build,
+    }
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dict of arrays and plain values; keys become text."""
+    """Read a pickled dict of arrays of bytes and plain values; keys become text."""
     with named(path):
         check_regular(path, MOST_BYTES)
-        with open(path, "rb") as file:
-            content = _SafeUnpickler(file, encoding="bytes").load()
+        content = _SafeUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         if not isinstance(content, dict):
             raise BrokenFileError(path, f"it holds a {type(content).__name__}, expected a dict")
-        return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
+        texts = {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
+        return {key: _array(value) if isinstance(value, _Part) else value for key, value in texts.items()}
 
 
 def read_svhn_split(path: Path) -> Split:

@@ -373,6 +373,8 @@ class HRN(SharedHeadLearner):
         if self.shared is not None:
             learned = (entry for entry in self.entries if entry.memory is not None)
             self.task_columns.extend(Columns(self.shared.sums.features, len(entry.class_names)) for entry in learned)
+        if not 0 <= description["memories"] <= len(self.entries):  # a task has at most one
+            raise ValueError(f"it names {description['memories']} memories of {len(self.entries)} tasks")
         self.memories.reserve(description["memories"])
         for entry in self.entries:
             paths, memories = range(len(self.encoder.paths)), (None, *range(len(self.memories)))

@@ -13,11 +13,12 @@ from hashroute.images import Images
 from hashroute.learners.entries import Batch, Familiarity, TaskEntry
 from hashroute.learners.learner import Learner, Style, count_weights
 from hashroute.learners.registry import register_learner
+from hashroute.nn.growth import Growth
 from hashroute.nn.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
 from hashroute.nn.units import ChannelRule, UnitSpec
 
 MOST_ADDED = 1000
-"""Units that are added before a task, at most."""
+"""Units that are added before a task, or by growth, at most."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,10 @@ class HRNPaperOptions:
 
     units: tuple[UnitSpec, ...] = DEFAULT_UNITS
     units_added: tuple[int, ...] = ()
-    """Units to add before each task, copies of randomly chosen ones; none after the last number."""
+    """Units to add before each task, copies of randomly chosen ones; none after the last number. Units that the network
+    has added by itself count."""
+    grow: int = 0
+    """The most units that the network grows to by itself, copies of its first units in turn; 0 for no growth."""
     residue_weight: float = 1.0
     """lambda, of the residue penalty."""
     features: int | None = None
@@ -47,6 +51,10 @@ class HRNPaperOptions:
         if not all(type(each) is int and 0 <= each <= MOST_ADDED for each in self.units_added):
             raise ValueError(
                 f"units_added of hrn-paper is {self.units_added!r:.80}: expected whole numbers from 0 to {MOST_ADDED:,}"
+            )
+        if type(self.grow) is not int or not 0 <= self.grow <= MOST_ADDED:
+            raise ValueError(
+                f"grow of hrn-paper is {self.grow!r:.80}: expected a whole number from 0 to {MOST_ADDED:,}"
             )
 
     @staticmethod
@@ -72,6 +80,10 @@ class HRNPaper(Learner):
         """The paper's; a scenario that it does not have gets those for images of as many channels."""
         return PUBLISHED.get(scenario) or PUBLISHED["pairwise-mnist" if image_shape[0] == 1 else "svhn-cifar100"]
 
+    @classmethod
+    def saved_options(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"grow": 0, **values}  # models were saved before networks could grow
+
     def new_encoder(self) -> HashRoutedNetwork:
         options = self.options
         if self.backbone.stem is not None:
@@ -93,6 +105,7 @@ class HRNPaper(Learner):
             channels=options.channels,
             gradient_regularisation=options.gradient_regularisation,
             seed=self.seed,
+            grow=Growth(options.units, options.grow) if options.grow else None,
         )
 
     def feature_count(self) -> int:
@@ -117,6 +130,10 @@ class HRNPaper(Learner):
         if self.options.residue_weight:
             loss = loss + self.options.residue_weight * routing.residue_penalty()
         return loss, outputs
+
+    def before_step(self) -> None:
+        if self.options.grow and self.training_state is not None:
+            self.encoder.train_new_units(self.training_state.optimizer)
 
     @torch.no_grad()
     def paths(self, images: Tensor | Images, task: TaskEntry) -> Tensor:

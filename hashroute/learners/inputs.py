@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hashroute.images import Images
+from hashroute.schema import shown
 from hashroute.tasks import Scenario, Task
 
 
@@ -22,7 +23,9 @@ def check_image_shape(image_shape: Any) -> tuple[int, ...]:
     except TypeError:
         shape = ()
     if len(shape) != 3 or min(shape) < 1:
-        raise ValueError(f"image_shape is {image_shape!r}: expected (channels, height, width), such as (3, 32, 32)")
+        raise ValueError(
+            f"image_shape is {shown(image_shape)}: expected (channels, height, width), such as (3, 32, 32)"
+        )
     return shape
 
 

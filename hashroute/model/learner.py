@@ -19,6 +19,7 @@ from hashroute.learners.trainer import Trainer
 from hashroute.model.records import ModelSettings, TaskRecord
 from hashroute.model.store import Store
 from hashroute.nn.closed_form import ClosedForm
+from hashroute.schema import shown
 from hashroute.tasks import Task
 
 
@@ -84,6 +85,8 @@ class KeptLearner(HRN):
         self._read_memories()
         if self.shared is not None:
             self._read_shared(shared, records)
+            if lacking := [name for name, record in records.items() if "columns" not in record.objects]:
+                raise ValueError(f"task {shown(lacking[0])} has no columns of the shared head")
             self.column_names = [record.objects["columns"] for record in records.values()]
             self.task_columns = LazyModules(
                 Unread(_Reader(self, self._read_columns, entry.index)) for entry in self.tasks

@@ -143,7 +143,7 @@ def open_sources(source: Any, name: str | None = None) -> list[Source]:
     if isinstance(source, Source):
         found = [source]
     elif isinstance(source, (str, Path)):
-        path = Path(source).expanduser()
+        path = Path(os.path.expanduser(source))
         if path.is_dir():
             found = [_folder(path)]
         elif path.suffix.lower() in LISTS and path.is_file():
@@ -211,7 +211,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 def _listed(path: Path) -> Source:
     rows = read_list(path)
-    files = [str(path.parent / Path(row.path).expanduser()) for row in rows]
+    files = [str(path.parent / os.path.expanduser(row.path)) for row in rows]
     labels = [row.label for row in rows]
     splits = {row.split for row in rows} - {""}
     if unknown := splits - {*TRAIN, *HELD_OUT}:

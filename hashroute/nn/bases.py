@@ -27,6 +27,8 @@ class Selection(NamedTuple):
     """(b, m, s) the bases that vectors were compared with: of each chosen unit, and earlier versions of those."""
     basis: Tensor
     """(n,) the index of the basis for each vector: of its unit before any change by it, or the one it initialised."""
+    best: Tensor
+    """(n,) |p|^2 of the longest projection on a free unit, -1 if there was none; infinite for an initialisation."""
 
     def residues(self, hashed: Tensor) -> tuple[Tensor, Tensor]:
         """r = h - B'B h of each vector and its basis, and |r|, detached. hashed: (n, s).
@@ -115,18 +117,20 @@ class Bases(nn.Module):
         strength.masked_fill_(not_free, -1.0)
         best, units = strength.max(1)
         if not evolve:
-            return self._selection(units.masked_fill(best < 0, -1))
+            return self._selection(units.masked_fill(best < 0, -1), best)
         if (first := self._first_change(best, units)) is None:
             self._age(units, projections)
-            return self._selection(units)
-        return self._evolve(hashed, projections, strength, units, first)
+            return self._selection(units, best)
+        return self._evolve(hashed, projections, strength, best, units, first)
 
-    def _selection(self, units: Tensor) -> Selection:
+    def _selection(self, units: Tensor, best: Tensor) -> Selection:
         """What was selected, if no basis has changed."""
         chosen, basis = units.unique(return_inverse=True)
-        return Selection(units, self.vectors[chosen], basis)
+        return Selection(units, self.vectors[chosen], basis, best)
 
-    def _evolve(self, hashed: Tensor, projections: Tensor, strength: Tensor, units: Tensor, first: int) -> Selection:
+    def _evolve(
+        self, hashed: Tensor, projections: Tensor, strength: Tensor, best: Tensor, units: Tensor, first: int
+    ) -> Selection:
         """Walk from change to change; between two changes nothing depends on the order."""
         met = torch.full_like(units, -1)  # which of the bases in `earlier` a vector met, -1 for its unit's last one
         earlier: list[Tensor] = []
@@ -134,9 +138,10 @@ class Bases(nn.Module):
         while True:
             self._age(units[start:change], projections[start:change])
             start = change + 1
-            unit = self._unit_to_initialise(float(strength[change].max()))
+            unit = self._unit_to_initialise(float(best[change]))
             if unit is not None:
                 units[change] = unit
+                best[change] = math.inf
                 self._initialise(unit, hashed[change])
                 strength[start:, unit] = 0.0  # nobody has used it yet, so it is free for all
             else:
@@ -149,14 +154,14 @@ class Bases(nn.Module):
             projections[start:, unit] = column
             used = strength[start:, unit] < 0
             strength[start:, unit] = _strength(column).masked_fill(used, -1.0)
-            best, units[start:] = strength[start:].max(1)
-            if (offset := self._first_change(best, units[start:])) is None:
+            best[start:], units[start:] = strength[start:].max(1)
+            if (offset := self._first_change(best[start:], units[start:])) is None:
                 break
             change = start + offset
         self._age(units[start:], projections[start:])
-        last = self._selection(units)
+        last = self._selection(units, best)
         basis = torch.where(met < 0, last.basis + len(earlier), met)
-        return Selection(units, torch.cat([*(basis[None] for basis in earlier), last.bases]), basis)
+        return Selection(units, torch.cat([*(basis[None] for basis in earlier), last.bases]), basis, best)
 
     def _first_change(self, best: Tensor, units: Tensor) -> int | None:
         """The first of these vectors that changes a basis. best: (n,) the largest |p|^2, -1 if no unit is free."""

@@ -20,6 +20,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from hashroute.nn.bases import Bases
+from hashroute.nn.growth import Growth
 from hashroute.nn.hashing import FeatureHash, integer_hash, normalise
 from hashroute.nn.units import ChannelRule, ConvUnit, UnitSpec
 
@@ -65,7 +66,12 @@ class HashRoutedNetwork(nn.Module):
         channels: how units take maps of different channel counts: "slice" or "chunk-sum" (see ConvUnit).
         gradient_regularisation: scale each sample's share of a unit's weight gradient by min(1, |r|).
         seed: of the hash functions and of the choice among empty units. Weights follow torch.manual_seed.
+        grow: when a training batch adds a unit (see Growth); by default never. Call `train_new_units(optimizer)` before
+            each step of the optimiser: it trains new units from then on.
     """
+
+    unknown_batches: Tensor
+    """() only with `grow`: training batches in a row with too many unknown hash vectors."""
 
     @torch.inference_mode(False)
     def __init__(
@@ -85,6 +91,7 @@ class HashRoutedNetwork(nn.Module):
         channels: ChannelRule = "slice",
         gradient_regularisation: bool = True,
         seed: int = 0,
+        grow: Growth | None = None,
     ) -> None:
         super().__init__()
         if features is None:
@@ -97,6 +104,7 @@ class HashRoutedNetwork(nn.Module):
         self.channels = channels
         self.gradient_regularisation = gradient_regularisation
         self.seed = seed = int(seed)
+        self.grow = grow
         for name, value in (("tau_depth", tau_depth), ("tau_empty", tau_empty), ("tau_expand", tau_expand)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value}: expected a number from 0 to 1")
@@ -118,7 +126,8 @@ class HashRoutedNetwork(nn.Module):
                 f"there are {len(units)} units for depth {depth}: expected at least {self.levels}, because a path "
                 "never visits a unit twice; add units or lower depth"
             )
-        self.max_channels = max([self.image_shape[0], *(spec.channels_out for spec in units)])
+        kinds = units if grow is None else (*units, *grow.units)
+        self.max_channels = max([self.image_shape[0], *(spec.channels_out for spec in kinds)])
         self.image_hash = FeatureHash(features, _seed(seed, 0))
         self.hashes: list[FeatureHash] = []
         self.units = nn.ModuleList()
@@ -132,6 +141,8 @@ class HashRoutedNetwork(nn.Module):
             aging_rate=float(aging_rate),
             seed=seed,
         )
+        if grow is not None:
+            self.register_buffer("unknown_batches", torch.zeros((), dtype=torch.long))
         self.add_units(units)
 
     @property
@@ -146,21 +157,36 @@ class HashRoutedNetwork(nn.Module):
         With an optimizer that holds this network's weights, the new ones join the same parameter group, and the state
         of the old ones stays as it is.
         """
-        group = None if optimizer is None else self._parameter_group(optimizer)
-        old = list(self.units.parameters())
-        added = []
-        for number, spec in enumerate(specs, len(self.units)):
-            default = self.image_shape[0] if self.channels == "chunk-sum" else self.max_channels
-            added.append(ConvUnit(spec, spec.in_channels or default, self.channels, f"unit {number}"))
-        self._check_channels([*self.units, *added])
+        if optimizer is not None:
+            self._place_in(optimizer)  # an error now rather than when units have been added
+        added = [self._new_unit(spec, f"unit {number}") for number, spec in enumerate(specs, len(self.units))]
+        self._check_channels([*self.units, *added, *self._later_units()])
         for unit in added:
             self.units.append(unit.to(self.bases.vectors).train(self.training))
             self.hashes.append(FeatureHash(self.features, _seed(self.seed, len(self.units))))
         self.bases.add(len(added))
-        if group is not None:
-            # After the network's own, as in an optimiser made for the grown network: their states are interchangeable.
-            place = 1 + max(at for at, weight in enumerate(group) if any(weight is own for own in old))
-            group[place:place] = [weight for unit in added for weight in unit.parameters()]
+        if optimizer is not None:
+            self._join(optimizer, added)
+
+    def train_new_units(self, optimizer: Optimizer) -> None:
+        """Let an optimiser that holds weights of this network also train the units after the last one that it holds.
+
+        A network with `grow` adds units in its forward pass, so this is called between that and each step. The new
+        weights join as in `add_units`; without new units nothing happens.
+        """
+        held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        new: list[ConvUnit] = []
+        for unit in reversed(list(self._units())):
+            if any(id(weight) in held for weight in unit.parameters()):
+                break
+            new.insert(0, unit)
+        self._join(optimizer, new)
+
+    def _join(self, optimizer: Optimizer, units: Sequence[ConvUnit]) -> None:
+        """Insert the weights of units into an optimiser, behind those of this network that it holds."""
+        group, place = self._place_in(optimizer)
+        # As in an optimiser made for the grown network: their states are interchangeable.
+        group[place:place] = [weight for unit in units for weight in unit.parameters()]
 
     def forward(self, images: Tensor) -> Routing:
         """images: (n, channels, height, width), floating point. In train mode bases evolve; in eval nothing changes."""
@@ -185,6 +211,7 @@ class HashRoutedNetwork(nn.Module):
         norms_l1 = [images.new_zeros(n) for _ in range(self.levels)]
         norms_l2 = images.new_zeros(n, self.levels)
         paths = torch.full((n, self.levels), -1, device=images.device)
+        best = []  # |p|^2 of all hash vectors that were compared with bases
 
         for level in range(self.levels):
             rows, hashed = _keep(alive, rows, hashed)
@@ -192,6 +219,7 @@ class HashRoutedNetwork(nn.Module):
                 break
             selection = self.bases.select(hashed.detach(), used if len(rows) == n else used[rows], evolve=self.training)
             (residue, size), units = selection.residues(hashed), selection.units
+            best.append(selection.best)
             if not self.training:  # with fewer units in use than levels, none may be left
                 rows, residue, size, units = _keep(units >= 0, rows, residue, size, units)
             features = _add_rows(features, rows, residue)
@@ -209,7 +237,17 @@ class HashRoutedNetwork(nn.Module):
             hashed, alive, maps = self._through_units(rows, units, maps, share, entering)
             share = entering
 
+        if self.grow is not None and self.training and best:
+            self._grow_if_due(self.grow, torch.cat(best))
         return Routing(features, torch.stack(norms_l1, 1), norms_l2, paths)
+
+    def _grow_if_due(self, rule: Growth, best: Tensor) -> None:
+        """Add a unit if too many hash vectors were unknown for long enough. best: (k,) their longest |p|^2."""
+        unknown = int((best < self.bases.tau_empty**2).sum())
+        self.unknown_batches.copy_((self.unknown_batches + 1) * (unknown > rule.share * len(best)))
+        if self.unknown_batches >= rule.patience and len(self.units) < rule.most:
+            self.add_units([rule.units[len(self.units) % len(rule.units)]])
+            self.unknown_batches.zero_()
 
     def _through_units(
         self, rows: Tensor, units: Tensor, maps: Maps, share: Tensor, entering: Tensor
@@ -265,7 +303,7 @@ class HashRoutedNetwork(nn.Module):
     @property
     def config(self) -> dict[str, Any]:
         """The settings as plain values, units added later included: `from_config` builds the same network from them."""
-        return {
+        config = {
             "image_shape": list(self.image_shape),
             "units": [replace(unit.spec, in_channels=unit.in_channels).to_dict() for unit in self._units()],
             "features": self.features,
@@ -281,11 +319,14 @@ class HashRoutedNetwork(nn.Module):
             "gradient_regularisation": self.gradient_regularisation,
             "seed": self.seed,
         }
+        return config if self.grow is None else {**config, "grow": self.grow.to_dict()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> HashRoutedNetwork:
         """A fresh network with the settings that `config` gave."""
-        return cls(**{**config, "units": [UnitSpec.from_dict(spec) for spec in config["units"]]})
+        units = [UnitSpec.from_dict(spec) for spec in config["units"]]
+        grow = Growth.from_dict(config["grow"]) if config.get("grow") else None
+        return cls(**{**config, "units": units, "grow": grow})
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> HashRoutedNetwork:
@@ -309,7 +350,8 @@ class HashRoutedNetwork(nn.Module):
 
     def _check_described(self, theirs: dict[str, Any]) -> None:
         """Raise an error if a state was saved with other settings than these. Heights and widths of images are free."""
-        for name, own in self.config.items():
+        theirs = {"grow": None, **theirs}
+        for name, own in {"grow": None, **self.config}.items():
             given = theirs[name]
             if name == "image_shape":
                 given, own = given[:1], own[:1]
@@ -327,6 +369,16 @@ class HashRoutedNetwork(nn.Module):
 
     def _units(self) -> Iterator[ConvUnit]:
         return (unit for unit in self.units if isinstance(unit, ConvUnit))
+
+    def _new_unit(self, spec: UnitSpec, name: str) -> ConvUnit:
+        default = self.image_shape[0] if self.channels == "chunk-sum" else self.max_channels
+        return ConvUnit(spec, spec.in_channels or default, self.channels, name)
+
+    def _later_units(self) -> list[ConvUnit]:
+        """Two of each unit that growth may add, without weights: they must fit the others and one another."""
+        specs = () if self.grow is None else self.grow.units * 2
+        with torch.device("meta"):
+            return [self._new_unit(spec, "a unit of grow") for spec in specs]
 
     def _check_channels(self, units: Sequence[ConvUnit]) -> None:
         """Check that every unit can take the image and the maps of every other unit."""
@@ -364,12 +416,14 @@ class HashRoutedNetwork(nn.Module):
                 "pass data in train mode first, or load a state"
             )
 
-    def _parameter_group(self, optimizer: Optimizer) -> list[nn.Parameter]:
+    def _place_in(self, optimizer: Optimizer) -> tuple[list[nn.Parameter], int]:
+        """The parameter group of an optimiser with weights of this network, and the place behind the last of them."""
         own = {id(weight) for weight in self.units.parameters()}
         for group in optimizer.param_groups:
-            if any(id(weight) in own for weight in group["params"]):
-                parameters: list[nn.Parameter] = group["params"]
-                return parameters
+            parameters: list[nn.Parameter] = group["params"]
+            places = [place for place, weight in enumerate(parameters) if id(weight) in own]
+            if places:
+                return parameters, places[-1] + 1
         raise ValueError("the optimizer holds no weight of this network: pass the one that trains it, or none")
 
 

@@ -61,12 +61,18 @@ class Walk:
 
 
 class Reference:
-    """Algorithms 1 to 4 on the weights and hash functions of a network. Counts what happens in `events`."""
+    """Algorithms 1 to 4 on the weights and hash functions of a network. Counts what happens in `events`.
+
+    If the network grows, it must have seen the same batch before: the weights of a new unit are its.
+    """
 
     def __init__(self, network: HashRoutedNetwork) -> None:
         self.network = network
         self.bases = [Basis(network.bases.max_age) for _ in network.units]
         self.initialisations = 0
+        self.known: list[bool] = []
+        """whether a unit knew each hash vector of the present batch"""
+        self.unknown_batches = 0
         self.events: Counter[str] = Counter()
 
     def __call__(self, images: Tensor, by_level: bool = False) -> Routing:
@@ -74,6 +80,7 @@ class Reference:
 
         images: (n, channels, height, width). Bases evolve in train mode only.
         """
+        self.known = []
         walks = [self.start(image) for image in images]
         levels = range(self.network.levels)
         if by_level:
@@ -84,6 +91,8 @@ class Reference:
             for walk in walks:
                 for level in levels:
                     self.advance(walk, level)
+        if self.network.training and self.known:
+            self.grow()
         return self.collect(walks)
 
     # ------------------------------------------------ Algorithm 1: hash-routed inference
@@ -176,7 +185,9 @@ class Reference:
             self.bases[best].counters.append(0)
             self.initialisations += 1
             self.events["initialise"] += 1
+            self.known.append(True)
             return best, True
+        self.known.append(magnitude >= self.network.bases.tau_empty)
         return best, False
 
     # ------------------------------------------------ Algorithm 3: unit expansion
@@ -213,6 +224,22 @@ class Reference:
             basis.age += 1
             projections = [max(abs(float(v @ h)), EPSILON) for v in basis.vectors]
             basis.counters[projections.index(min(projections))] += 1
+
+    # ------------------------------------------------ growth, which the paper leaves to the user
+
+    def grow(self) -> None:
+        """Add an empty unit after enough batches in a row with too many hash vectors that no unit knew."""
+        rule = self.network.grow
+        if rule is None:
+            return
+        if self.known.count(False) > rule.share * len(self.known):
+            self.unknown_batches += 1
+        else:
+            self.unknown_batches = 0
+        if self.unknown_batches >= rule.patience and len(self.bases) < rule.most:
+            self.bases.append(Basis(self.network.bases.max_age))
+            self.unknown_batches = 0
+            self.events["grow"] += 1
 
     # ------------------------------------------------ f_k, with the regularised weight gradient
 

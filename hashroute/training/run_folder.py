@@ -312,7 +312,8 @@ class RunFolder:
             except ValueError as error:
                 record.notes.append(f"result.json is damaged ({error})")
             else:
-                record.accuracy, record.decisions = result.accuracy, result.decisions
+                record.accuracy = [_fitted(row, tasks) for row in result.accuracy[:tasks]]
+                record.decisions = result.decisions
                 if result.complete(tasks):
                     record.result = result
                 else:
@@ -340,7 +341,12 @@ class RunFolder:
                 known = sum(value is not None for value in row[:tasks])
                 while len(record.accuracy) < known - 1:  # tasks learned together have no rows of their own
                     record.accuracy.append([None] * tasks)
-                record.accuracy.append((row + [None] * tasks)[:tasks])
+                record.accuracy.append(_fitted(row, tasks))
+
+
+def _fitted(row: Row, tasks: int) -> Row:
+    """A row with one value for each task. Values that are missing are None."""
+    return [*row, *[None] * tasks][:tasks]
 
 
 def score_of(record: dict[str, Any]) -> Score:

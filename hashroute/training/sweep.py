@@ -230,10 +230,12 @@ class Sweep:
         found = Comparison.read(self.path)
         differs = _common_differences(found, self._empty)
         expected = {name: settings for (name, _), settings in self._expected.items()}
+        kinds = {each.name: each.kind for each in self.runs}
         for name, results in found.learners.items():
             if name in expected and not differs:
                 given = {part: getattr(expected[name], part) for part in ("learner", "version", "options")}
-                part = differences(results[0].to_dict(), json.loads(json.dumps(given)))
+                before = {**results[0].to_dict(), "options": kinds[name].saved_options(results[0].options)}
+                part = differences(before, json.loads(json.dumps(given)))
                 differs = f"{name}: {part}" if part else ""
         if differs:
             raise OtherSettingsError(

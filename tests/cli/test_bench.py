@@ -298,7 +298,7 @@ def test_json_lines_tell_of_runs_that_were_finished_before(bench: Command) -> No
 
 def test_tensorboard_files_are_written_into_the_folder_of_the_run(bench: Command) -> None:
     pytest.importorskip("tensorboard")
-    assert bench(*QUICK, "--learners", "vc", "--tensorboard")[0] == 0
+    assert bench(*QUICK, "--learners", "vc", "--track", "tensorboard")[0] == 0
     (events,) = (RUNS / "vc-seed0").glob("tensorboard/events.out.tfevents.*")
     content = events.read_bytes()
     for name in (b"loss", b"train_accuracy", b"validation_accuracy", b"test_accuracy/task_4"):

@@ -134,8 +134,18 @@ def test_predict_takes_files_folders_and_a_list(
 
 def test_a_table_is_whole_in_a_pipe(model: Path, images: Path) -> None:
     told = succeeded("predict", model, "round/circle/0.png", folder=images)
-    assert "round/circle/0.png" in told
-    assert " %" in told
+    header, row = told.splitlines()
+    assert header.split() == ["image", "class", "task", "probability", "familiar"]
+    assert row.startswith("round/circle/0.png ")
+    assert " %" in row
+    assert row.rstrip().endswith(("yes", "no: unlike anything known"))
+
+
+def test_no_header_stands_above_an_error(model: Path, tmp_path: Path, hashroute_command: Command) -> None:
+    (tmp_path / "bad.png").write_bytes(b"bad")
+    code, printed, errors = hashroute_command("predict", model, tmp_path)
+    assert (code, printed) == (1, "")
+    assert errors.count("\n") == 1
 
 
 def test_files_that_cannot_be_read_are_named_and_the_others_answered(

@@ -92,7 +92,9 @@ def write_code(page: Path, folder: Path, known: Sequence[str] = ()) -> Path:
 @with_blocks("python")
 def test_code_runs(page: Path, tmp_path: Path) -> None:
     known = blocks(QUICK_START, "python") if page == README else ()
-    run_script(write_code(page, tmp_path, known), tmp_path)
+    printed = run_script(write_code(page, tmp_path, known), tmp_path)
+    if page == README:
+        assert re.search(r"^8 high 0\.\d+ True$", printed, re.MULTILINE), "the image of high/8 is answered so"
 
 
 def test_commands_of_readme_work_one_after_another(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -33,6 +34,26 @@ def test_units_are_added_once_though_a_task_is_given_up() -> None:
     learner.abort()
     learner.learn(third)
     assert len(learner.encoder.units) == 6
+
+
+def test_a_network_that_grows_by_itself_trains_its_new_units(tmp_path: Any) -> None:
+    first, second = digits(2).tasks
+    learner: Any = fresh("hrn-paper", 2, grow=7, tau_empty=0.9).learn(first)
+    assert len(learner.encoder.units) == 5
+    weights = [weight.clone() for weight in learner.encoder.units[4].parameters()]
+    learner.learn(second)
+    assert any(not torch.equal(*pair) for pair in zip(weights, learner.encoder.units[4].parameters(), strict=True))
+    learner.save(tmp_path)
+    assert_same(load_learner(tmp_path), learner)
+
+
+def test_models_that_were_saved_before_networks_could_grow_are_read(tmp_path: Any) -> None:
+    learner = learned("hrn-paper", 3)
+    learner.save(tmp_path)
+    described = json.loads((tmp_path / "learner.json").read_text())
+    del described["options"]["grow"]
+    (tmp_path / "learner.json").write_text(json.dumps(described))
+    assert_same(load_learner(tmp_path), learner)
 
 
 def test_images_take_their_own_paths() -> None:

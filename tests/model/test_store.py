@@ -244,6 +244,7 @@ def test_verify_names_every_damaged_object(damage: str, tmp_path: Path) -> None:
             "not the name of an object",
         ),
         ('{"format": 1, "settings": {}, "tasks": {}, "history": [{"what": 1}]}', "damaged"),
+        ('{"format": 1, "settings": {}, "tasks": {"%s": []}, "history": []}' % ("x" * 1000), "damaged"),
     ],
 )
 def test_a_manifest_that_is_not_ours_is_one_line(text: str, told: str, tmp_path: Path) -> None:
@@ -251,6 +252,7 @@ def test_a_manifest_that_is_not_ours_is_one_line(text: str, told: str, tmp_path:
     with pytest.raises(ValueError, match=told) as error:
         Store(tmp_path).read()
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) <= 300
     assert Store(tmp_path).verify() == [str(error.value)]
 
 

@@ -93,3 +93,10 @@ def test_large_labels_take_no_memory() -> None:
     labels = torch.tensor([0, 10**9] * 4)
     task = Task.from_data("far apart", (images, labels), (images, labels))
     assert task.class_names == ("far apart: 0", "far apart: 1000000000")
+
+
+def test_a_tilde_that_names_nobody_is_part_of_a_name(tmp_path: Path) -> None:
+    listed = tmp_path / "list.csv"
+    listed.write_text("path,label\n~nobody.png,one\n~.png,two\n")
+    (source,) = open_sources(listed)
+    assert [Path(file).name for file in source.images] == ["~nobody.png", "~.png"]

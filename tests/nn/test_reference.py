@@ -13,11 +13,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hashroute import HashRoutedNetwork, Routing, UnitSpec
+from hashroute import Growth, HashRoutedNetwork, Routing, UnitSpec
 from hashroute.nn.reference import Reference
 
 TOLERANCE = 1e-9
-EVENTS = ("initialise", "expand", "replace", "early stop", "zero image", "zero map", "exhausted")
+EVENTS = ("initialise", "expand", "replace", "early stop", "zero image", "zero map", "exhausted", "grow")
 RESIDUE_WEIGHT = 0.1
 
 SLICE_UNITS = (
@@ -83,6 +83,8 @@ def compare_bases(network: HashRoutedNetwork, reference: Reference) -> None:
         2**62 if math.isinf(basis.maximum_age) else math.ceil(basis.maximum_age) for basis in reference.bases
     ]
     assert int(bases.initialisations) == reference.initialisations
+    if network.grow is not None:
+        assert int(network.unknown_batches) == reference.unknown_batches
     for unit, basis in enumerate(reference.bases):
         rank = len(basis.vectors)
         assert bases.counters[unit].tolist() == basis.counters + [0] * (bases.size - rank)
@@ -121,7 +123,7 @@ def run_both(case: Case) -> Counter[str]:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
     stream = Stream(case)
     head = stream.draw(network.features, 4)
-    usage = torch.zeros(len(network.units), dtype=torch.long)
+    usage = torch.zeros(100, dtype=torch.long)
     for step in range(case.steps):
         images = stream.batch()
         fast = network(images)
@@ -131,12 +133,13 @@ def run_both(case: Case) -> Counter[str]:
         compare_gradients(ours, gradients(network, slow, head))
         compare_bases(network, reference)
         usage += torch.bincount(fast.paths[fast.paths >= 0], minlength=len(usage))
-        assert torch.equal(network.bases.usage, usage)
+        assert network.bases.usage.tolist() == usage[: len(network.units)].tolist()
         if (step < 20 or step % 50 == 0) and network.bases.ranks.any():
             network.eval()
             images = torch.cat([images, stream.batch(), stream.batch(), stream.batch()])
             compare_outputs(network(images), reference(images))
             network.train()
+        network.train_new_units(optimizer)
         optimizer.step()
     return reference.events
 
@@ -197,6 +200,29 @@ FIXED = {
         seed=5,
         dead=True,
     ),
+    "growing, batches": Case(
+        dict(
+            units=SLICE_UNITS,
+            features=32,
+            tau_empty=0.8,
+            tau_depth=0.2,
+            grow=Growth(SLICE_UNITS, most=20, share=0.3, patience=2),
+        ),
+        batch=6,
+        seed=6,
+    ),
+    "growing, one sample at a time, chunk-sum": Case(
+        dict(
+            units=CHUNK_UNITS,
+            features=24,
+            channels="chunk-sum",
+            tau_empty=0.5,
+            tau_expand=0.3,
+            grow=Growth(CHUNK_UNITS[:2], most=12, share=0.0, patience=1),
+        ),
+        batch=1,
+        seed=7,
+    ),
 }
 
 events_of = cache(lambda name: run_both(FIXED[name]))
@@ -235,6 +261,7 @@ def cases(draw: st.DrawFn) -> Case:
     count = draw(st.integers(depth if last_residue else depth - 1, 8))
     units = (SLICE_UNITS if channels == "slice" else CHUNK_UNITS) * 3
     threshold = st.one_of(st.just(0.0), st.floats(0.01, 0.99))
+    grow = st.builds(Growth, st.just(units[:3]), st.integers(1, 20), st.floats(0, 0.5), st.integers(1, 5))
     network = dict(
         units=units[:count],
         features=draw(st.integers(10, 64)),  # more than a basis can span: else projections tie at 1
@@ -248,6 +275,7 @@ def cases(draw: st.DrawFn) -> Case:
         last_residue=last_residue,
         channels=channels,
         gradient_regularisation=draw(st.booleans()),
+        grow=draw(st.one_of(st.none(), grow)),
     )
     return Case(
         network,

@@ -44,6 +44,7 @@ class Stop(Exception):
 
 OPTIONS: dict[str, dict[str, Any]] = {"hrn-paper": {"units_added": (0, 2)}}
 RUNS = [*((learner, OPTIONS.get(learner)) for learner in learner_names()), ("hrn", {"rank": 1, "max_units": 4})]
+RUNS += [("hrn-paper", {"grow": 12, "tau_empty": 0.9})]
 
 
 @pytest.mark.parametrize(("learner", "options"), RUNS)

@@ -67,6 +67,15 @@ def test_damage_is_noted_and_the_rest_is_read(case: str, folder: RunFolder) -> N
     assert record.size == sum(path.stat().st_size for path in folder.path.iterdir())
 
 
+def test_a_matrix_with_other_numbers_of_values_has_gaps(folder: RunFolder) -> None:
+    values = json.loads((folder.path / "result.json").read_text())
+    values["accuracy"] = [[90.0], [80.0, 70.0, 60.0], [50.0]]
+    (folder.path / "result.json").write_text(json.dumps(values))
+    record = folder.read()
+    assert (record.result, record.notes) == (None, ["its accuracy matrix has gaps"])
+    assert record.accuracy == [[90.0, None], [80.0, 70.0]]
+
+
 def test_a_run_without_a_result_is_known_from_its_log(folder: RunFolder) -> None:
     whole = folder.read()
     remove("result.json", "samples.json")(folder.path)
