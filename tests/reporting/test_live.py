@@ -28,7 +28,7 @@ def lines_of(jobs: list[Job], width: int = 100) -> list[str]:
 def test_matrices_of_the_two_latest_runs_fit_the_screen(width: int, tmp_path: Path) -> None:
     jobs = []
     for seed in range(3):
-        jobs.append(Job("a-learner", seed, tmp_path / str(seed), 4000))
+        jobs.append(Job("a-learner", seed, tmp_path / str(seed), 4000, clock=lambda: 0.0))
         jobs[-1].folder.mkdir()
         with open(jobs[-1].folder / "epochs.jsonl", "w") as log:
             for known in range(1, 31):
