@@ -170,6 +170,15 @@ def chaos(name: str) -> str:
     return to_markdown(Table("", columns, rows)) + f"\n`make chaos`: {made}.\n"
 
 
+def frozen(name: str) -> str:
+    """Heads over the features of a frozen backbone, beside each other."""
+    path = f"experiments/results/{name}.json"
+    found = json.loads((ROOT / path).read_text())
+    rows = [Row((each["head"], Number(each["task_free"]), Number(each["task_known"]))) for each in found["rows"]]
+    columns = [Column("head", words=True), Column("task-free"), Column("task-aware")]
+    return to_markdown(Table("", columns, rows)) + f"\n`{found['command']}`, [{path}](../../{path})\n"
+
+
 def figure(name: str) -> str:
     """The figure of a comparison."""
     text = "accuracy of the first task and mean over tasks after each task, and final accuracy against storage"
@@ -180,7 +189,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     block.__name__: block
     for block in (
         *(headline, summary, tasks, lead, decisions, ablation, variants),
-        *(options, learners, example, chaos, figure),
+        *(options, learners, example, chaos, frozen, figure),
     )
 }
 

@@ -219,13 +219,13 @@ def import_file(path: Path) -> Any:
     return module
 
 
-def run_script(path: Path, folder: Path) -> str:
+def run_script(path: Path, folder: Path, *arguments: str) -> str:
     """What a script prints in a process of its own, in a folder; it must succeed.
 
     The process is forked from one that has imported torch already, which takes longer than most scripts do.
     """
     printed = folder / f".{path.stem}.printed"
-    process = _prepared().Process(target=_run_file, args=(str(path), str(folder), str(printed)))
+    process = _prepared().Process(target=_run_file, args=(str(path), str(folder), str(printed), arguments))
     process.start()
     process.join()
     assert process.exitcode == 0, printed.read_text()
@@ -247,7 +247,7 @@ def _prepared() -> Any:
     return context
 
 
-def _run_file(path: str, folder: str, printed: str) -> None:
+def _run_file(path: str, folder: str, printed: str, arguments: Sequence[str]) -> None:
     """Be the process of a script."""
     output = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
@@ -255,7 +255,7 @@ def _run_file(path: str, folder: str, printed: str) -> None:
     os.chdir(folder)
     torch.set_num_threads(1)
     multiprocessing.process._parent_process = None  # type: ignore[attr-defined]  # it is not a worker of ours
-    sys.argv, sys.path[:0] = [path], [str(Path(path).parent)]
+    sys.argv, sys.path[:0] = [path, *arguments], [str(Path(path).parent)]
     runpy.run_path(path, run_name="__main__")
 
 

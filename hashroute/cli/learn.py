@@ -14,6 +14,9 @@ from hashroute.cli.options import UNSET, check_counts, say
 if TYPE_CHECKING:
     from hashroute.model.lessons import LearnReport
 
+NAMED = 5
+"""Classes of a task that are named."""
+
 
 @dataclass(frozen=True)
 class LearnSettings:
@@ -75,16 +78,21 @@ def show(report: LearnReport, console: Console) -> None:
     if report.decision:
         say(console, describe(report.decision))
     if report.unreadable:
-        files = "file" if report.unreadable == 1 else "files"
-        say(console, f"{report.unreadable} {files} could not be read and were left out: see {report.unreadable_list}")
+        files = _count(report.unreadable, "file", "files")
+        say(console, f"{files} could not be read: see {report.unreadable_list}")
 
 
 def _learned(report: LearnReport) -> str:
-    new = f"new {'class' if len(report.new_classes) == 1 else 'classes'} {', '.join(report.new_classes)}; "
-    since = f"continued after {report.resumed_at} of {report.epochs} epochs, " if report.resumed_at else ""
-    classes = "1 class" if len(report.classes) == 1 else f"{len(report.classes)} classes"
-    accuracy = f"{100 * (report.accuracy or 0):.1f} % of {report.held_out} held-out images are right"
-    return (
-        f"{new if report.new_classes else ''}{classes}, {report.images:,} images, {report.epochs} epochs, "
-        f"{since}{report.seconds:.0f} s; {accuracy}"
-    )
+    names = ", ".join([*report.classes[:NAMED], *(["..."] if len(report.classes) > NAMED else [])])
+    new, since = "", ""
+    if report.new_classes:
+        new = f"new {'class' if len(report.new_classes) == 1 else 'classes'} {', '.join(report.new_classes)}; "
+    if report.resumed_at:
+        since = f"continued after {report.resumed_at} of {report.epochs} epochs, "
+    classes, epochs = _count(len(report.classes), "class", "classes"), _count(report.epochs, "epoch", "epochs")
+    right = f"{100 * (report.accuracy or 0):.1f} % of {report.held_out} held-out images are right"
+    return f"{new}{classes} ({names}), {report.images:,} images, {epochs}, {since}{report.seconds:.0f} s; {right}"
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"

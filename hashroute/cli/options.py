@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 from rich.console import Console
+from rich.table import Table
 
 from hashroute.learners import learner_summaries
 from hashroute.scenarios import scenario_summaries
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 UNSET = tyro.conf.arg(help_behavior_hint="")
 """Marks an option that nothing is given for by default, so that its help shows no empty default."""
+
+UNBOUNDED = 100_000
+"""Width of a table that nobody looks at in a terminal."""
 
 CODE = tyro.conf.arg(
     help="Only for a model with a backbone of your own: FILE.py:FUNCTION again, because no code runs only because a "
@@ -66,6 +70,13 @@ def open_model(path: Path, device: str = "cpu", backbone: str | None = None) -> 
     if not path.exists():
         raise ValueError(f"there is no model {path}: make one with hashroute learn {path} FOLDER")
     return Model(path, device=device, backbone=backbone or SMALL)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table. In a pipe or a file, its lines are never broken."""
+    if not console.is_terminal:
+        console.width = UNBOUNDED
+    console.print(table)
 
 
 def say(console: Console, line: str) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hashroute.cli.options import CODE, UNSET, check_counts, open_model
+from hashroute.cli.options import CODE, UNSET, check_counts, open_model, print_table
 
 if TYPE_CHECKING:
     from hashroute.model.answers import Answer
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 512
 """Files that are answered together."""
-UNBOUNDED = 100_000
-"""Width of a table in a pipe or a file: its lines are never broken."""
 UNFAMILIAR = "no: unlike anything known"
 
 
@@ -104,10 +102,8 @@ def _table(answers: Iterator[tuple[Path, Answer]], console: Console) -> None:
             note = ("yes" if answer.familiar else UNFAMILIAR) if first else ""
             cells = (str(file) if first else "", each.class_name, each.task, f"{100 * each.probability:.1f} %", note)
             table.add_row(*map(Text, cells))
-    if not console.is_terminal:
-        console.width = UNBOUNDED
     if table.rows:
-        console.print(table)
+        print_table(console, table)
 
 
 def _json(answers: Iterator[tuple[Path, Answer]], console: Console) -> None:  # noqa: ARG001

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hashroute.cli.options import open_model, say
+from hashroute.cli.options import open_model, print_table, say
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def run_tasks(settings: TasksSettings, console: Console) -> None:
         when = f"{task.learned.astimezone():%Y-%m-%d %H:%M}"
         cells = (name, ", ".join(task.classes), f"{task.images:,}", percent(task.accuracy), when)
         table.add_row(*map(Text, cells), Text(f"{task.bytes / 1000:,.0f} kB"))
-    console.print(table, soft_wrap=not console.is_terminal)
+    print_table(console, table)
     for task in tasks:
         if task.decision.get("action"):
             say(console, describe(task.decision))

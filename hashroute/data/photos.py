@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from hashroute.images import Images, read_ahead
@@ -57,6 +57,8 @@ def read_photo(path: str | Path, size: int, colour: bool = True) -> NDArray[np.u
             return photo_pixels(image, size, colour)
     except Exception as error:  # a damaged file can raise anything in a decoder
         reason = one_line(error, 120) or type(error).__name__
+        if isinstance(error, UnidentifiedImageError):
+            reason = "it is something else"
         raise ValueError(f"{path} cannot be read as an image ({reason})") from None
 
 

@@ -103,7 +103,7 @@ def learn(
     task, problems = lesson.source.task(lesson.task, settings.image_shape, known.classes if known else ())
     epochs = lesson.epochs or min(MOST_EPOCHS, max(FEWEST_EPOCHS, TRAINED_IMAGES // max(1, len(task.train))))
     report = LearnReport(lesson.task, task.class_names, len(task.train), len(task.validation), 0.0, epochs, 0.0)
-    report.notes += lesson.source.notes
+    report.notes += [*lesson.source.notes, *_choices(lesson.source, task, settings, not manifest.settings)]
     if known is None:
         seen = {name: record for name, record in records.items() if not record.private}
         learner = KeptLearner(store, settings, seen, manifest.shared, epochs, lesson.private).to(device)
@@ -128,6 +128,19 @@ def learn(
     store.commit(named.learned(lesson.task, store.put_json(record.to_dict()), shared, record.private))
     report.seconds = time.monotonic() - start
     return report
+
+
+def _choices(source: Source, task: Task, settings: ModelSettings, new: bool) -> list[str]:
+    """What was chosen for the images of a task, and for a new model, in plain words."""
+    chosen = []
+    if new:
+        height, width = settings.image_shape[1:]
+        chosen.append(f"the model takes images of {height} x {width} pixels, and resizes others")
+    if task.augmentations and source.augmentations is None and settings.stem is None:
+        kind = "in colour" if "flip" in task.augmentations else "grey"
+        changed = [word for name, word in (("flip", "mirrored"), ("shift", "shifted")) if name in task.augmentations]
+        chosen.append(f"its images are {kind}: they are {' and '.join(changed)} at random while it trains")
+    return chosen
 
 
 def _train(

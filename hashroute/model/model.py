@@ -359,14 +359,23 @@ class Model:
         return f"Model({str(self.path)!r}: {len(manifest.tasks)} tasks: {', '.join(manifest.tasks) or 'none yet'})"
 
     def _repr_html_(self) -> str:
-        """A table of its tasks, for notebooks."""
-        rows = "".join(
-            f"<tr><td>{html.escape(each.name)}</td><td>{html.escape(', '.join(each.classes)[:200])}</td>"
-            f"<td>{each.images:,}</td><td>{percent(each.accuracy)}</td><td>{each.learned:%Y-%m-%d}</td></tr>"
-            for each in self.tasks()
-        )
-        head = "".join(f"<th>{name}</th>" for name in ("task", "classes", "images", "held-out accuracy", "learned"))
-        return f"<p>{html.escape(str(self.path))}</p><table><tr>{head}</tr>{rows}</table>"
+        """What it is, and a table of its tasks, for notebooks."""
+        tasks = self.tasks()
+        if not tasks:
+            return f"<p>{html.escape(str(self.path))}: nothing was learned yet</p>"
+        settings = ModelSettings.from_dict(self.store.read().settings)
+        height, width = settings.image_shape[1:]
+        about = f"{self.path}: images of {height} x {width} pixels, backbone {settings.backbone}"
+        rows = [_row("th", "task", "classes", "images", "held-out accuracy", "learned", "size")]
+        for each in tasks:
+            name = f"{each.name} (private)" if each.private else each.name
+            facts = (f"{each.images:,}", percent(each.accuracy), f"{each.learned.astimezone():%Y-%m-%d %H:%M}")
+            rows.append(_row("td", name, ", ".join(each.classes)[:200], *facts, f"{each.bytes / 1000:,.0f} kB"))
+        return f"<p>{html.escape(about)}</p><table>{''.join(rows)}</table>"
+
+
+def _row(tag: str, *cells: str) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def percent(share: float | None) -> str:

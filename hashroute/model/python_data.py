@@ -33,7 +33,7 @@ def read_python(data: Any) -> Iterator[Found]:
         return
     if isinstance(data, (int, float, bytes, Tensor, np.ndarray)) or data is None:
         raise ValueError(f"the source is a {type(data).__name__}: expected a folder, (images, labels), or a Dataset")
-    names = getattr(data, "classes", None)
+    names = _class_names(data)
     items = _Items(data)
     images, codes = read_data(items)
     labels = [items.labels[code] for code in codes.tolist()]
@@ -46,6 +46,14 @@ def read_python(data: Any) -> Iterator[Found]:
         rows = [row for row, name in items.tasks.items() if name == task]
         chosen = [labels[row] for row in rows]
         yield task, images[rows] if isinstance(images, Tensor) else images.take(rows), chosen, in_order(chosen)
+
+
+def _class_names(data: Any) -> Any:
+    """The names of classes that a Dataset knows: as torchvision has them, or as Hugging Face has them."""
+    features = getattr(data, "features", None)
+    if isinstance(features, Mapping) and _has(features, LABELS):
+        return getattr(features[_key(features, LABELS)], "names", None)
+    return getattr(data, "classes", None)
 
 
 def in_order(labels: list[str]) -> list[str]:

@@ -175,7 +175,8 @@ def _folder(folder: Path) -> Source:
         return Source(folder.resolve().name, files, labels, sorted(set(labels)), held, notes, root=str(folder))
     found = {path.name: [str(file) for file in _files(path, (folder.resolve(),))] for path in inside}
     empty = [name for name, files in found.items() if not files]
-    notes = [f"left out {', '.join(empty)}: no files inside"] if empty else []
+    notes = [f"the class folder {name!r} is left out: no files inside" for name in empty]
+    notes += [f"the folder {path.name!r} is left out: it is no class" for path in folder.iterdir() if _foreign(path)]
     found = {name: files for name, files in found.items() if files}
     if not found:
         loose = [path for path in _visible(folder) if path.is_file()]
@@ -195,6 +196,11 @@ def _folder(folder: Path) -> Source:
 def _visible(folder: Path) -> list[Path]:
     """The content of a folder, by name, without hidden files and those of file managers."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in SKIPPED)
+
+
+def _foreign(path: Path) -> bool:
+    """Whether this is a folder that a file manager has made, in an archive for example."""
+    return path.name in SKIPPED and path.is_dir()
 
 
 def _files(folder: Path, above: tuple[Path, ...] = ()) -> list[Path]:

@@ -56,5 +56,5 @@ def _added(decision: dict[str, Any]) -> str:
         return ""
     units, size = decision.get("units_added", 0), f"{decision['bytes_added'] / 1000:,.0f} kB"
     if units:
-        return f"adds {units} units and a memory of its data ({size}), and a head"
+        return f"adds {units} unit{'' if units == 1 else 's'} and a memory of its data ({size}), and a head"
     return f"adds a memory of its data ({size}) and a head" if decision["bytes_added"] else "adds only a head"

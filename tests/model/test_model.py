@@ -455,6 +455,22 @@ def test_items_of_three_are_several_tasks(tmp_path: Path) -> None:
     assert [(each.name, each.classes) for each in model.tasks()] == [("low", ("0", "1")), ("high", ("2", "3"))]
 
 
+class HuggingFace(Pairs):
+    """Rows as dicts of a Pillow image and a number, and features that know the names of classes."""
+
+    class ClassLabel:
+        names = ("zero", "one", "two", "three")
+
+    def __init__(self, data: Arrays) -> None:
+        super().__init__(data, as_dict=True)
+        self.features = {"image": None, "label": self.ClassLabel()}
+
+
+def test_numbers_get_the_names_that_a_dataset_knows(tmp_path: Path) -> None:
+    report = Model(tmp_path).learn(HuggingFace(some_digits(1, 3)), "odd", epochs=1)
+    assert report.classes == ("one", "three")
+
+
 def test_folders_are_searched_and_what_is_no_image_is_listed(tmp_path: Path) -> None:
     folder = as_files(tmp_path / "pairs", some_digits(0, 1))
     deeper = folder / "0" / "more" / "inside"
@@ -473,7 +489,7 @@ def test_folders_are_searched_and_what_is_no_image_is_listed(tmp_path: Path) -> 
     assert report.unreadable_list is not None
     listed = report.unreadable_list.read_text().splitlines()
     assert ["broken.jpg" in listed[0], "notes.txt" in listed[1]] == [True, True]
-    assert "empty" in report.notes[0]
+    assert ["'empty'" in report.notes[0], "'__MACOSX'" in report.notes[1]] == [True, True]
 
 
 def test_a_later_task_may_have_one_class_and_labels_need_not_start_at_0(copy: Model) -> None:

@@ -59,7 +59,7 @@ def test_folders_of_images(
     assert [len(pets.train), len(pets.validation), len(pets.test)] == [43, 4, 12]
     (warning,) = (record.getMessage() for record in caplog.records)
     assert warning.startswith("2 of 61 files are left out: ")
-    assert "cat/notes.txt cannot be read as an image (cannot identify image file" in warning
+    assert "cat/notes.txt cannot be read as an image (it is something else" in warning
     assert "dog/0.png cannot be read as an image (" in warning
     for split in (pets.train, pets.validation, pets.test):
         assert isinstance(split.images, Images) == (limit == 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import running
+from served import running
 
 SHOTS = os.environ.get("SHOTS")
 """A folder for pictures of the page, for people to look at."""

@@ -16,8 +16,7 @@ import requests
 from PIL import Image
 
 from kept_models import content
-
-from .conftest import CHANGE, Server, running
+from served import CHANGE, Server, running
 
 SMALL_LIMITS = """
 import sys
@@ -175,3 +174,46 @@ def test_a_token_is_asked_for(images: Path, tmp_path: Path) -> None:
         assert server.get("tasks", headers={**right, "Host": "models.example"}).status_code == 200
         assert server.get("tasks", headers={**right, "Origin": "http://evil.example"}).status_code == 403
         assert server.post("undo", right).status_code == 403
+
+
+def resident(server: Server) -> int:
+    """Bytes of memory that the server has."""
+    return 4096 * int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
+
+
+def test_memory_stays_flat(server: Server) -> None:
+    """Ten thousand files, a body without end, bombs and truncated files, each again and again."""
+    before = content(server.model)
+    image = png(64, 64)
+    part = b'--x\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n'
+    kind = {"Content-Type": MULTIPART}
+    bombs = [("images", (f"{place}.png", png(header=(60_000, 60_000)))) for place in range(100)]
+    cases = [
+        (413, dict(data=(part + image + b"\r\n") * 10_000 + b"--x--\r\n", headers=kind)),
+        (413, dict(data=(part, *(b"\0" * 2**20 for _ in range(40))), headers=kind)),
+        (413, dict(files=bombs)),
+        (413, dict(files=[("images", ("bomb.png", zlib_bomb()))])),
+        (400, dict(files=[("images", ("half.png", image[: len(image) // 2]))])),
+        (415, dict(json={"images": ["a.png"] * 10_000})),
+    ]
+
+    def attack() -> None:
+        for status, request in cases:
+            sent = {**request, "data": iter(request["data"])} if isinstance(request.get("data"), tuple) else request
+            answer = server.post("predict", **{"headers": {}, **sent})
+            assert (answer.status_code, list(answer.json())) == (status, ["error"]), answer.text
+
+    attack()
+    first = resident(server)
+    for _ in range(3):
+        attack()
+    assert resident(server) < first + 32 * 2**20
+    assert content(server.model) == before
+
+
+def zlib_bomb() -> bytes:
+    """A PNG file of 100 million pixels in 12 kB."""
+    chunk = b"IHDR" + struct.pack(">II", 10_000, 10_000) + b"\1\0\0\0\0"
+    rows = b"IDAT" + zlib.compress(bytes(1251 * 10_000), 9)
+    parts = [struct.pack(">I", len(each) - 4) + each + struct.pack(">I", zlib.crc32(each)) for each in (chunk, rows)]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

@@ -14,8 +14,7 @@ import pytest
 import requests
 
 from kept_models import COMMAND, ENVIRONMENT, content, hashroute, succeeded
-
-from .conftest import Server, parts, running
+from served import Server, parts, running
 
 
 def test_health_and_schema(server: Server) -> None:
