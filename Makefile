@@ -54,7 +54,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/developing: $(VENV)/installed
-	$(PIP) --editable ".[plots,serve,tensorboard,test,lint,docs]"
+	$(PIP) --editable ".[plots,search,serve,tensorboard,test,lint,docs]"
 	touch $@
 
 .venv-extras/installed: pyproject.toml constraints.txt

@@ -33,7 +33,8 @@ from hashroute.nn.hashing import FeatureHash
 from hashroute.recipe import Recipe
 from hashroute.scenarios import scenario_recipe
 from hashroute.training import metrics
-from hashroute.training.sweep import Sweep, SweepRun, SweepSettings
+from hashroute.training.sweep import Sweep
+from hashroute.training.sweep_runs import SweepRun, SweepSettings
 
 FOLDER = Path(__file__).parents[1] / "results"
 EPOCHS = 5

@@ -15,7 +15,7 @@ from hashroute.cli.options import check_counts, check_fraction, say
 if TYPE_CHECKING:
     from hashroute.tasks import Scenario
     from hashroute.training.result import Comparison, RunResult
-    from hashroute.training.sweep import SweepRun
+    from hashroute.training.sweep_runs import SweepRun
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ def run_ablation(settings: AblateSettings, console: Console) -> int:
     from hashroute.scenarios import scenario_recipe
     from hashroute.training.ablation import PAPER_SIGNS, ROWS, SCENARIO
     from hashroute.training.run import learner_options
-    from hashroute.training.sweep import Sweep, SweepRun, SweepSettings
+    from hashroute.training.sweep import Sweep
+    from hashroute.training.sweep_runs import SweepRun, SweepSettings
 
     check_counts(seeds=settings.seeds, jobs=settings.jobs)
     check_fraction(settings.fraction)

@@ -150,8 +150,16 @@ def inspect(settings: tyro.conf.OmitArgPrefixes[InspectSettings]) -> None:
 
 @command
 def search(settings: tyro.conf.OmitArgPrefixes[SearchSettings]) -> None:
-    """Search for learner options on the validation images of a scenario. Test images are not used."""
-    _end(run_search(settings, Console()))
+    """Search for learner options on the validation images of a scenario. Test images are not used.
+
+    By default a grid of values is tried. With --trials, Optuna chooses values in ranges. The same command continues a
+    search that was stopped.
+    """
+    try:
+        failed = run_search(settings, Console())
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped; every finished run is kept: continue with {_command()}") from None
+    _end(failed)
 
 
 @command

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,19 +17,22 @@ from rich.console import Console
 from hashroute.cli.options import (
     UNSET,
     check_counts,
+    check_folder,
     check_fraction,
     learner_help,
+    load_tasks,
     parse_option,
     parse_value,
     say,
     scenario_help,
+    scenario_name,
 )
 
 if TYPE_CHECKING:
     from hashroute.recipe import Recipe
     from hashroute.tasks import Scenario
     from hashroute.training.result import Comparison, RunResult
-    from hashroute.training.sweep import SweepRun
+    from hashroute.training.sweep_runs import SweepRun
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,12 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
     from hashroute.reporting.live import Job, live_table
     from hashroute.reporting.results import headline
     from hashroute.reporting.table import to_terminal
-    from hashroute.training.sweep import OtherSettingsError, Sweep, SweepSettings
+    from hashroute.training.sweep import OtherSettingsError, Sweep
+    from hashroute.training.sweep_runs import SweepSettings
 
     _check(settings)
     console.quiet = settings.json
-    load = partial(_load, settings.scenario, settings.fraction, settings.folder, settings.size)
+    load = partial(load_tasks, settings.scenario, settings.folder, settings.size, settings.fraction)
     scenario = load()
     recipe, changes = _recipe(settings, scenario)
     name = _name(settings, changes)
@@ -205,24 +209,13 @@ def _check(settings: BenchSettings) -> None:
         raise ValueError(f"--learning-rate is {settings.learning_rate}: expected a number above 0")
     if settings.augment and settings.no_augment:
         raise ValueError("--augment and --no-augment are both given: expected one of them")
-    if settings.scenario != "folders" and (settings.folder or settings.size):
-        raise ValueError(f"--folder and --size belong to the scenario folders: leave them out for {settings.scenario}")
-    if settings.scenario == "folders" and settings.folder is None:
-        raise ValueError("the scenario folders has no folder: add --folder FOLDER, with your images as TASK/CLASS/*")
+    check_folder(settings.scenario, settings.folder, settings.size)
     for tracker in settings.track:
         check_tracker(tracker)
     import_plugins(settings.plugins)
     for name in settings.learners:
         find_learner(name)
     find_device(settings.device)
-
-
-@lru_cache(maxsize=1)  # a worker process does several runs of one scenario
-def _load(name: str, fraction: float, folder: Path | None, size: int | None) -> Scenario:
-    from hashroute.scenarios import load_scenario
-
-    given = {"folder": folder, "size": size}
-    return load_scenario(name, fraction, **{name: value for name, value in given.items() if value is not None})
 
 
 def _recipe(settings: BenchSettings, scenario: Scenario) -> tuple[Recipe, dict[str, Any]]:
@@ -240,9 +233,9 @@ def _recipe(settings: BenchSettings, scenario: Scenario) -> tuple[Recipe, dict[s
 
 def _name(settings: BenchSettings, changes: Mapping[str, Any]) -> str:
     """The name of the result file and of the folder of the runs: what differs from the defaults is part of it."""
-    from hashroute.training.sweep import changed
+    from hashroute.training.sweep_runs import changed
 
-    parts = [settings.scenario if settings.folder is None else f"folders-{settings.folder.resolve().name}"]
+    parts = [scenario_name(settings.scenario, settings.folder)]
     parts += ["paper"] if settings.recipe == "paper" else []
     parts += [f"{settings.fraction:g}"] if settings.fraction != 1 else []
     named = {name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in changes.items()}
@@ -282,7 +275,7 @@ class _Options:
 
     def runs(self) -> list[SweepRun]:
         """All runs: seed after seed."""
-        from hashroute.training.sweep import SweepRun, row_name
+        from hashroute.training.sweep_runs import SweepRun, row_name
 
         unusual = {learner: self.unusual(learner, self.options[learner]) for learner in self.learners}
         return [
@@ -345,7 +338,7 @@ def _watch(settings: BenchSettings, runs: Path, each: SweepRun) -> Iterator[Call
     """A function that prints the record of an epoch as JSON, and sends it to trackers, as settings ask for."""
     from hashroute.integrations.tracking import open_tracker
     from hashroute.training.run_folder import RunFolder
-    from hashroute.training.sweep import folder_name
+    from hashroute.training.sweep_runs import folder_name
 
     folder = RunFolder(runs / folder_name(each.name, each.seed))
     with ExitStack() as stack:

@@ -73,7 +73,7 @@ def train(settings: DemoSettings, command: str, folder: Path, console: Console) 
     from hashroute.scenarios import load_scenario, scenario_recipe
     from hashroute.training.result import Comparison
     from hashroute.training.run import run
-    from hashroute.training.sweep import folder_name
+    from hashroute.training.sweep_runs import folder_name
 
     device = find_device(settings.device)
     torch.set_num_threads(1)  # more threads do not help such small batches, and are slow on a busy machine

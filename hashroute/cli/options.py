@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from hashroute.scenarios import scenario_summaries
 
 if TYPE_CHECKING:
     from hashroute.model.model import Model
+    from hashroute.tasks import Scenario
 
 UNSET = tyro.conf.arg(help_behavior_hint="")
 """Marks an option that nothing is given for by default, so that its help shows no empty default."""
@@ -41,6 +43,28 @@ def check_fraction(fraction: float) -> None:
     """Raise an error unless a fraction is above 0 and at most 1."""
     if not 0 < fraction <= 1:
         raise ValueError(f"--fraction is {fraction}: expected a number above 0, up to 1")
+
+
+def check_folder(scenario: str, folder: Path | None, size: int | None) -> None:
+    """Raise an error unless a folder of images is given for the scenario `folders`, and for no other."""
+    if scenario != "folders" and (folder or size):
+        raise ValueError(f"--folder and --size belong to the scenario folders: leave them out for {scenario}")
+    if scenario == "folders" and folder is None:
+        raise ValueError("the scenario folders has no folder: add --folder FOLDER, with your images as TASK/CLASS/*")
+
+
+def scenario_name(scenario: str, folder: Path | None) -> str:
+    """What files about a scenario are named after: for images of a folder, also after the folder."""
+    return scenario if folder is None else f"{scenario}-{folder.resolve().name}"
+
+
+@lru_cache(maxsize=1)  # a worker process does several runs of one scenario
+def load_tasks(name: str, folder: Path | None, size: int | None, fraction: float = 1.0) -> Scenario:
+    """The scenario that a command names, with a share of its images."""
+    from hashroute.scenarios import load_scenario
+
+    given = {"folder": folder, "size": size}
+    return load_scenario(name, fraction, **{name: value for name, value in given.items() if value is not None})
 
 
 def parse_option(flag: str, text: str, learners: Sequence[str]) -> tuple[str, str, str]:

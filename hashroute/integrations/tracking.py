@@ -5,11 +5,12 @@ Each one is a context manager that gives a callback for `run(on_epoch=...)`.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+
+from hashroute.integrations.installed import check_installed
 
 Record = dict[str, Any]
 
@@ -83,8 +84,7 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 def check_tracker(name: str) -> None:
     """Raise an error if the library of a tracker is not installed."""
-    if importlib.util.find_spec(name) is None:
-        raise ValueError(f"the tracker {name} needs the package {name}: pip install 'hashroute[{name}]'")
+    check_installed(f"the tracker {name}", name, name)
 
 
 def open_tracker(name: str, run: str, comparison: str, folder: Path) -> AbstractContextManager[Tracker]:

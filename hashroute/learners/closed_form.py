@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from hashroute.images import Images
 from hashroute.learners.entries import TaskEntry
 from hashroute.learners.learner import Style
+from hashroute.learners.options import Space
 from hashroute.learners.registry import register_learner
 from hashroute.learners.shared_head import SHARPNESS, SharedEntry, SharedHead, SharedHeadLearner, check_fixed_features
 from hashroute.nn.closed_form import ClosedForm
@@ -33,6 +34,7 @@ class ClosedFormLearner(SharedHeadLearner):
 
     style = Style("#332288", ":", "p")
     Options = ClosedFormOptions
+    space: ClassVar[Space] = {"fixed_features": (448, 896, 1792, 3584)}
     trained = False
     encoder: SharedHead
 

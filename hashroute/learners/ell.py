@@ -14,6 +14,7 @@ from typing_extensions import Self
 
 from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.learner import Style
+from hashroute.learners.options import Space, Span
 from hashroute.learners.plain import Vanilla
 from hashroute.learners.randomness import isolated_rng
 from hashroute.learners.registry import register_learner
@@ -51,6 +52,11 @@ class ELL(Vanilla):
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {
         "code_weight": (0.001, 0.01, 0.1, 1.0, 10.0),
         "distillation": (0.25, 1.0, 4.0),
+    }
+    space: ClassVar[Space] = {
+        "code_weight": Span(1e-3, 10.0, log=True),
+        "distillation": Span(0.1, 10.0, log=True),
+        "temperature": Span(1.0, 4.0),
     }
     tuned: ClassVar[dict[str, dict[str, Any]]] = {
         "fashion-mnist": {"code_weight": 0.1, "distillation": 4.0},

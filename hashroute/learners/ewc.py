@@ -11,6 +11,7 @@ from torch.func import functional_call, grad, vmap
 
 from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.learner import Style
+from hashroute.learners.options import Space, Span
 from hashroute.learners.plain import Vanilla
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
@@ -43,6 +44,7 @@ class EWC(Vanilla):
     style = Style("#0072B2", "-", "^")
     Options = EWCOptions
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {"weight": (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6)}
+    space: ClassVar[Space] = {"weight": Span(1.0, 1e6, log=True)}
     tuned: ClassVar[dict[str, dict[str, Any]]] = {
         "fashion-mnist": {"weight": 1000.0},
         "fashion-mnist-paper": {"weight": 100.0},

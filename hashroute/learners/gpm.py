@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.learner import Style
+from hashroute.learners.options import Space, Span
 from hashroute.learners.plain import Vanilla
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
@@ -43,6 +44,10 @@ class GPM(Vanilla):
     style = Style("#CC79A7", "-", "P")
     Options = GPMOptions
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {"threshold": (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.99)}
+    space: ClassVar[Space] = {
+        "threshold": Span(0.5, 0.99),
+        "increase": Span(0.0, 0.01),
+    }
     tuned: ClassVar[dict[str, dict[str, Any]]] = {
         "fashion-mnist": {"threshold": 0.99},
         "fashion-mnist-paper": {"threshold": 0.8},

@@ -16,6 +16,7 @@ from hashroute.learners.entries import Familiarity, TaskEntry
 from hashroute.learners.growth import Decision, Growth, HRNEntry
 from hashroute.learners.learner import Style, count_weights
 from hashroute.learners.maps import Maps
+from hashroute.learners.options import Space, Span
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
 from hashroute.learners.shared_head import Columns, SharedEntry, SharedHeadLearner, check_fixed_features
@@ -108,6 +109,13 @@ class HRN(SharedHeadLearner):
     """2: a fork starts with a new head. 3: paths of the same data and classes are reused, but not forked. 4: a fork is
     dropped if it is behind by two standard errors instead of one. 5: a shared head in closed form."""
     Options = HRNOptions
+    space: ClassVar[Space] = {
+        "rank": (0, 4, 16),
+        "recognised": Span(0.002, 0.2, log=True),
+        "within": Span(0.05, 2.0, log=True),
+        "trust": Span(3.0, 300.0, log=True),
+        "trust_in_domains": Span(3.0, 300.0, log=True),
+    }
     Entry = HRNEntry
     Growth: ClassVar[type[Growth]] = Growth
     scale_features = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from hashroute.images import Images
 from hashroute.learners.entries import Batch, Familiarity, TaskEntry
 from hashroute.learners.learner import Learner, Style, count_weights
+from hashroute.learners.options import Space, Span
 from hashroute.learners.registry import register_learner
 from hashroute.nn.growth import Growth
 from hashroute.nn.network import DEFAULT_UNITS, HashRoutedNetwork, Routing
@@ -73,6 +74,14 @@ class HRNPaper(Learner):
 
     style = Style("#E69F00", "-", "s")
     Options = HRNPaperOptions
+    space: ClassVar[Space] = {
+        "residue_weight": Span(0.01, 10.0, log=True),
+        "basis_size": Span(1, 8),
+        "tau_empty": Span(0.05, 0.5),
+        "tau_expand": Span(1e-3, 0.1, log=True),
+        "max_age": Span(2.0, 50.0, log=True),
+        "aging_rate": Span(1.05, 10.0, log=True),
+    }
     encoder: HashRoutedNetwork
 
     @classmethod

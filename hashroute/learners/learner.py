@@ -16,7 +16,7 @@ from hashroute.learners import files
 from hashroute.learners.entries import Batch, EpochLog, Familiarity, TaskEntry
 from hashroute.learners.inputs import check_image_shape, tasks_of
 from hashroute.learners.objectives import Objective, find_objective
-from hashroute.learners.options import NoOptions
+from hashroute.learners.options import NoOptions, Space
 from hashroute.learners.prediction import Predictor
 from hashroute.learners.progress import progress_bar
 from hashroute.learners.randomness import RandomStream
@@ -62,6 +62,8 @@ class Learner(Predictor):
     Entry: ClassVar[type[TaskEntry]] = TaskEntry
     grid: ClassVar[dict[str, tuple[Any, ...]]] = {}
     """Values of options among which `hashroute search` chooses."""
+    space: ClassVar[Space] = {}
+    """Values and spans of options in which `hashroute search --trials` chooses; by default those of `grid`."""
     tuned: ClassVar[dict[str, dict[str, Any]]] = {}
     """Options that `hashroute search` chose, by the name of a result file."""
     at_once: ClassVar[bool] = False

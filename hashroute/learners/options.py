@@ -16,6 +16,25 @@ class NoOptions:
     """Options of a learner that has none."""
 
 
+@dataclass(frozen=True)
+class Span:
+    """All values of an option from `low` to `high`. If both are whole numbers, so are the values."""
+
+    low: float
+    high: float
+    log: bool = False
+    """Whether small values are as interesting as large ones: 1 to 10 is as wide as 10 to 100."""
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high or (self.log and self.low <= 0):
+            least = "above 0 " if self.log else ""
+            raise ValueError(f"the span is {self.low} to {self.high}: expected a lower number {least}first")
+
+
+Space = dict[str, Span | tuple[Any, ...]]
+"""By option, the values among which a search chooses: a span, or each of some values."""
+
+
 def options_to_dict(options: Any) -> dict[str, Any]:
     """Options as plain values, for JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(options)))

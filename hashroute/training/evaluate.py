@@ -15,6 +15,7 @@ from hashroute.training import metrics
 from hashroute.training.result import RunResult
 
 EvaluateOn = Literal["test", "validation"]
+Measure = Literal["task-aware", "task-free"]
 
 
 class Evaluation:
@@ -74,6 +75,11 @@ class Evaluation:
             "unchanged_paths": unchanged,
             "flow": {task.name: flow(each) for (task, _), each in zip(known, paths, strict=True)},
         }
+
+
+def measured(result: RunResult, measure: Measure) -> float:
+    """Mean accuracy after the last task, in percent."""
+    return metrics.final(result.accuracy) if measure == "task-aware" else result.task_free["all_classes"]
 
 
 def percent(correct: Tensor) -> float:

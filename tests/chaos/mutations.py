@@ -32,7 +32,8 @@ from hashroute.reporting.page import make_report
 from hashroute.reporting.results import headline
 from hashroute.storage import write_content
 from hashroute.training.run_folder import RunFolder
-from hashroute.training.sweep import Sweep, SweepRun, SweepSettings
+from hashroute.training.sweep import Sweep
+from hashroute.training.sweep_runs import SweepRun, SweepSettings
 
 Files = Iterator[tuple[str, Callable[[], object]]]
 

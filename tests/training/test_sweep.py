@@ -22,7 +22,8 @@ from hashroute.learners.entries import Batch
 from hashroute.learners.plain import Vanilla
 from hashroute.recipe import recipe_for
 from hashroute.tasks import Split
-from hashroute.training.sweep import OtherSettingsError, Sweep, SweepRun, SweepSettings, folder_name, row_name
+from hashroute.training.sweep import OtherSettingsError, Sweep
+from hashroute.training.sweep_runs import SweepRun, SweepSettings, folder_name, row_name
 
 RECIPE = replace(recipe_for((1, 8, 8), classes=2), epochs=(1,))
 
