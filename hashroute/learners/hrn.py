@@ -19,7 +19,7 @@ from hashroute.learners.maps import Maps
 from hashroute.learners.options import Space, Span
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
-from hashroute.learners.shared_head import Columns, SharedEntry, SharedHeadLearner, check_fixed_features
+from hashroute.learners.shared_head import Columns, Lesson, SharedEntry, SharedHeadLearner, check_fixed_features
 from hashroute.nn.forest import Forest
 from hashroute.nn.gaussian import GaussianMemories, edges, texture
 from hashroute.nn.hashing import FeatureHash
@@ -190,9 +190,8 @@ class HRN(SharedHeadLearner):
         entry = self.entries[task.index]
         lesson = None if self.shared is None else self.study(entry)  # this takes time: if interrupted, nothing changed
         self.growth.after_task(entry)
-        if self.shared is not None and lesson is not None:
-            self.shared.take(lesson)
-            self.task_columns.append(lesson.columns)
+        if lesson is not None:
+            self.take(lesson, entry)
 
     def rollback(self, task: TaskEntry) -> None:
         super().rollback(task)
@@ -205,6 +204,18 @@ class HRN(SharedHeadLearner):
     def kind_of_data(self, task: SharedEntry) -> int:
         """The domain of a task."""
         return self.entries[task.index].domain
+
+    def take(self, lesson: Lesson, task: TaskEntry) -> None:
+        """Let the shared head learn a task, and freeze the task's columns.
+
+        Held-out images decide how much the columns count beside the head of the task.
+        """
+        assert self.shared is not None
+        held_out = self.inputs(task.data.validation, task)
+        outputs = self.logits(held_out.images, task)  # of the head alone: the task has no columns yet
+        lesson.columns.sharpen(lesson.held_out, outputs, held_out.labels.to(self.device))
+        self.shared.take(lesson)
+        self.task_columns.append(lesson.columns)
 
     def adjusted(self, outputs: Tensor, images: Tensor | Images, task: TaskEntry) -> Tensor:
         """The log-probability by the head, plus that by the task's columns of the shared head."""

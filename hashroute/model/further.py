@@ -143,9 +143,8 @@ class FurtherLearner(KeptLearner):
         self.heads[entry.index] = heads[kept]
         with isolated_rng(self.task_seed(entry), self.device):
             memory = self._joined_memory(entry)
-        if self.shared is not None and lesson is not None:
-            self.shared.take(lesson)
-            self.task_columns.append(lesson.columns)
+        if lesson is not None:
+            self.take(lesson, entry)
         answers = self.adjusted(outputs[kept][: len(held[1])], self.inputs(entry.data.validation, entry).images, entry)
         self.found = Further(
             kept,

@@ -1,9 +1,12 @@
-"""A linear head in closed form: ridge regression from sums over features, exact in any order of tasks.
+"""A linear head in closed form: discriminant analysis from sums over features, exact in any order of tasks.
 
 Features phi are whole numbers. Kept are G, the sum of phi phi' over all images, and for each class c the sum S_c of phi
-and the number n_c of images. With the mean mu of all features, the head is W = (G - n mu mu' + r I)^-1 (S_c - n_c mu).
-Its score of an image is W' (phi - mu) + n_c / n. The sums are exact: they do not depend on the order of the data, new
-classes are new columns, and subtracting the sums of a task gives exactly the sums without it.
+and the number n_c of images. These give the means mu_c of the classes and their common covariance
+C = (G - sum of n_c mu_c mu_c') / n + r I. The score of a class is the log-density of a Gaussian with its mean and this
+covariance, up to a constant: it is linear in phi, and a rare class counts as much as a frequent one.
+
+The sums are exact: they do not depend on the order of the data, new classes are new columns, and subtracting the sums
+of a task gives exactly the sums without it.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ from torch import Tensor, nn
 
 CHUNK = 1000
 """Rows whose products are summed in float32 at once: with features up to 127 these sums are exact."""
+
+NEVER = -1e6
+"""The score of a class without images."""
 
 
 class Solution(NamedTuple):
@@ -96,18 +102,22 @@ class ClosedForm(nn.Module):
 
     @torch.no_grad()
     def solve(self, ridge: float) -> Solution:
-        """The head of all data so far. ridge: the penalty, in units of the mean variance of a feature."""
+        """The head of all data so far. ridge: r, in units of the mean variance of a feature.
+
+        Few images underestimate the covariance, so scores are scaled by n / (n + s).
+        """
         counts, sums = self.counts.cpu().double(), self.sums.cpu().double()  # not every device has double precision
-        count = counts.sum()
-        mean = sums.sum(0) / count
+        count, empty = counts.sum(), counts == 0
+        mean, means = sums.sum(0) / count, sums / counts.clamp_min(1)[:, None]
         full = torch.zeros(self.features, self.features, dtype=torch.float64)
         full.view(-1)[_lower_triangle(self.features, full.device)] = self.gram.cpu().double()
-        covariance = full + full.tril(-1).T - count * torch.outer(mean, mean)
-        variance = covariance.diagonal().mean().clamp_min(1e-9)
+        covariance = (full + full.tril(-1).T - means.T @ sums) / count
+        variance = (full.diagonal() / count - mean.square()).mean().clamp_min(1e-9)
         covariance.diagonal().add_(max(ridge, 1e-9) * variance)
-        target = sums.T - torch.outer(mean, counts)
-        weight = torch.cholesky_solve(target, torch.linalg.cholesky(covariance))
-        bias = counts / count - mean @ weight
+        centred = (means - mean).T
+        weight = torch.cholesky_solve(centred, torch.linalg.cholesky(covariance)) * count / (count + self.features)
+        bias = -mean @ weight - (centred * weight).sum(0) / 2
+        bias[empty] = NEVER
         return Solution(weight.float().to(self.gram.device), bias.float().to(self.gram.device))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:

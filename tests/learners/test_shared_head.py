@@ -12,6 +12,7 @@ import torch
 from hashroute import create_learner, load_learner
 from hashroute.learners.hrn import HRN
 from hashroute.learners.learner import Learner
+from hashroute.learners.shared_head import Columns
 from hashroute.learners.trainer import Trainer
 from hashroute.nn.closed_form import ClosedForm
 from hashroute.scenarios import load_scenario
@@ -75,6 +76,15 @@ def test_answers_of_old_tasks_stay_bit_for_bit(digits: Scenario) -> None:
     learner.learn(digits.tasks[1], progress=False)
     learner.learn(digits.tasks[2], progress=False)
     assert torch.equal(before, learner(images, 0))
+
+
+def test_columns_count_as_much_as_held_out_images_ask_for() -> None:
+    labels = torch.arange(300) % 3
+    good, noise = 10 * torch.nn.functional.one_hot(labels).float(), torch.randn(300, 3, generator=torch.Generator())
+    for head, columns, expected in ((good, 99 * noise, 0.0), (0.7 * noise, good, 0.2), (good, good, 0.1)):
+        frozen = Columns(8, 3)
+        frozen.sharpen(columns, head, labels)
+        assert frozen.sharpness.item() == pytest.approx(expected)
 
 
 def test_a_class_that_comes_back_keeps_its_column(digits: Scenario) -> None:

@@ -45,17 +45,36 @@ def test_any_order_of_parts_gives_the_same_sums_and_the_same_head(seed: int, siz
     assert torch.equal(whole.solve(0.1).weight, together.solve(0.1).weight)
 
 
-def test_it_is_ridge_regression_on_centred_features() -> None:
+def test_scores_are_log_densities_of_gaussians_with_one_covariance() -> None:
     features, labels = some_data(500, 20, 3, 0)
-    solution = sums_of(features, labels).solve(0.05)
-    data, targets = features.double(), torch.nn.functional.one_hot(labels).double()
-    centred = data - data.mean(0)
-    gram = centred.T @ centred
-    penalty = 0.05 * gram.diagonal().mean() * torch.eye(20, dtype=torch.float64)
-    weight = torch.linalg.solve(gram + penalty, centred.T @ targets)
-    expected = centred @ weight + targets.mean(0)
-    assert torch.allclose(solution(features).double(), expected, atol=1e-5)
-    assert torch.allclose(solution.weight.double(), weight, atol=1e-6)
+    features[labels == 1] -= features[labels == 1] % 3  # this class has another mean
+    scores = sums_of(features, labels).solve(0.05)(features)
+    data = features.double()
+    means = torch.stack([data[labels == each].mean(0) for each in range(3)])
+    within = data - means[labels]
+    penalty = 0.05 * data.var(0, correction=0).mean() * torch.eye(20, dtype=torch.float64)
+    gaussians = torch.distributions.MultivariateNormal(means, within.T @ within / 500 + penalty)
+    expected = gaussians.log_prob(data[:, None]) * 500 / 520
+    ours = scores.double() - scores.double().mean(1, keepdim=True)
+    assert torch.allclose(ours, expected - expected.mean(1, keepdim=True), atol=1e-4)
+
+
+def test_a_rare_class_is_found_as_often_as_a_frequent_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.arange(4200) < 200).long()
+    features = (60 + 10 * labels[:, None] + 12 * torch.randn(4200, 8, generator=generator)).round().clamp(0, LEVELS)
+    right = sums_of(features, labels).solve(1e-3)(features).argmax(1) == labels
+    rare, frequent = right[labels == 1].double().mean(), right[labels == 0].double().mean()
+    assert rare > 0.85
+    assert abs(rare - frequent) < 0.05
+
+
+def test_a_class_without_images_never_answers() -> None:
+    sums = sums_of(*some_data(100, 6, 2, 0))
+    sums.reserve(4)
+    scores = sums.solve(0.1)(some_data(100, 6, 2, 1)[0])
+    assert scores.isfinite().all()
+    assert scores.argmax(1).max() < 2
 
 
 def test_subtracting_a_task_leaves_no_trace() -> None:
