@@ -32,10 +32,10 @@ UNFAMILIAR = 3.0
 """A memory that was saved without ranges finds an image strange that is this many standard deviations less likely than
 its own data."""
 
-HEAD_WEIGHT = 6.0
+HEAD_WEIGHT = 4.0
 """Weight of the log-probability of a class within its task, beside the confidence of the head."""
 
-SHARED_WEIGHT = 2.0
+SHARED_WEIGHT = 4.0
 """Weight of the log-probability of a class by the shared head."""
 
 MOST = 10**15

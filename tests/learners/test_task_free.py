@@ -81,8 +81,8 @@ def test_the_shared_head_is_added_to_memory_and_head() -> None:
         with torch.no_grad():
             outputs = learner.heads[task](learner.encode(images, task))
         best, other = outputs.amax(1), outputs.amin(1)
-        expected = (prior[:, task] + best - other)[:, None] + 6 * outputs.log_softmax(1)
-        expected = expected + 2 * shared[:, 2 * task : 2 * task + 2]
+        expected = (prior[:, task] + best - other)[:, None] + 4 * outputs.log_softmax(1)
+        expected = expected + 4 * shared[:, 2 * task : 2 * task + 2]
         torch.testing.assert_close(found[:, 2 * task : 2 * task + 2], expected, rtol=1e-4, atol=1e-3)
 
 
