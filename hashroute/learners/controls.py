@@ -68,3 +68,6 @@ class Separate(Vanilla):
 
     def feature_key(self, task: TaskEntry) -> Any:
         return task.index
+
+    def task_encoder(self, task: TaskEntry) -> nn.Module:
+        return self.encoder[task.index]  # type: ignore[index,no-any-return]

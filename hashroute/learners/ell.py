@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from typing_extensions import Self
 
-from hashroute.learners.entries import Batch, TaskEntry
+from hashroute.learners.entries import TaskEntry
 from hashroute.learners.learner import Style
+from hashroute.learners.lwf import LwF
 from hashroute.learners.options import Space, Span
-from hashroute.learners.plain import Vanilla
 from hashroute.learners.randomness import isolated_rng
 from hashroute.learners.registry import register_learner
 
@@ -39,7 +37,7 @@ class ELLOptions:
 
 
 @register_learner("ell")
-class ELL(Vanilla):
+class ELL(LwF):
     """On the data of a new task, the codes of old autoencoders and the answers of old heads are held to what they were.
 
     Only the encoder of each autoencoder is kept, and no data. The targets are the codes and answers that the network
@@ -68,32 +66,17 @@ class ELL(Vanilla):
         "svhn-cifar100-paper": {"code_weight": 0.1, "distillation": 1.0},
     }
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._release()
-
     def _release(self) -> None:
-        """Drop what is needed only while a task is learned."""
-        self._old = range(0)
-        """Tasks that are held while a new one is learned."""
-        self._teacher: dict[str, Any] = {}
+        super()._release()
         self._codes: tuple[Tensor, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.options.distillation or self.options.code_weight)
 
     @classmethod
     def usual_options(cls, scenario: str, image_shape: Sequence[int]) -> dict[str, Any]:  # noqa: ARG003
         return {"code_size": 300} if min(image_shape[1:]) >= 32 else {}  # as published for SVHN and CIFAR-100
-
-    def undecayed(self, tasks: Sequence[TaskEntry]) -> Iterator[nn.Parameter]:
-        if self.options.distillation:
-            for old in range(tasks[0].index):
-                yield from self.heads[old].parameters()
-
-    def train(self, mode: bool = True) -> Self:
-        """Old heads stay in eval mode: their answers are compared with answers without dropout."""
-        super().train(mode)
-        for old in self._old:
-            self.heads[old].eval()
-        return self
 
     def before_task(self, task: TaskEntry) -> None:  # noqa: ARG002
         """Check that a code is smaller than the features."""
@@ -101,53 +84,27 @@ class ELL(Vanilla):
             raise ValueError(f"code_size of ell is {self.options.code_size}: expected fewer than the {count} features")
 
     def on_train_start(self, tasks: Sequence[TaskEntry]) -> None:
-        """Keep a copy of the network from before the task, until the task is learned."""
-        first = tasks[0].index
-        self._old = range(first) if self.options.distillation or self.options.code_weight else range(0)
-        if not self._old:
-            return
-        before = {"encoder": self.encoder, "heads": self.heads[:first]}
-        if not self.scratch:
-            for part, module in before.items():
-                self.scratch |= {f"{part}.{name}": value.clone() for name, value in module.state_dict().items()}
-        teacher = nn.ModuleDict(deepcopy(before)).eval().requires_grad_(False)
-        teacher.load_state_dict(self.scratch)
-        self._teacher = dict(teacher)  # not a submodule: it is no part of what is learned
-        self._codes = (
-            torch.cat([self.kept[f"code.{old}.weight"] for old in self._old]),
-            torch.cat([self.kept[f"code.{old}.bias"] for old in self._old]),
-        )
+        super().on_train_start(tasks)
+        if self._old:
+            self._codes = (
+                torch.cat([self.kept[f"code.{old}.weight"] for old in self._old]),
+                torch.cat([self.kept[f"code.{old}.bias"] for old in self._old]),
+            )
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        features = self.features(batch.images, batch.task)
-        outputs = self.heads[batch.task.index](features)
-        loss = self.objective.loss(outputs, batch.targets)
-        if not self._old:
-            return loss, outputs
-        with torch.no_grad():
-            before = self._teacher["encoder"](batch.images)
-        if self.options.distillation:
-            for old in self._old:
-                with torch.no_grad():
-                    taught = self._teacher["heads"][old](before)
-                held = self.objective.distillation(self.heads[old](features), taught, self.options.temperature)
-                loss = loss + self.options.distillation * held
+    def held_loss(self, loss: Tensor, features: Tensor, before: Tensor) -> Tensor:
+        loss = super().held_loss(loss, features, before)
         if self.options.code_weight:
             with torch.no_grad():
                 target = F.linear(before, *self._codes).sigmoid()
             moved = F.linear(features, *self._codes).sigmoid() - target
             loss = loss + self.options.code_weight / 2 * moved.square().sum(1).mean()
-        return loss, outputs
+        return loss
 
     def after_task(self, task: TaskEntry) -> None:
         """Train the autoencoder of the task, and keep its encoder."""
         weight, bias = self._train_autoencoder(task)
         self.kept[f"code.{task.index}.weight"], self.kept[f"code.{task.index}.bias"] = weight, bias
-        self._release()
-
-    def rollback(self, task: TaskEntry) -> None:
-        super().rollback(task)
-        self._release()
+        super().after_task(task)
 
     def _train_autoencoder(self, task: TaskEntry) -> tuple[Tensor, Tensor]:
         """Weights (code, features) and bias (code,) of the encoder of an autoencoder that serves the head of a task.

@@ -316,13 +316,11 @@ class _Encoder(nn.Module):
         mean, std = learner.pixel_statistics(task) if learner.backbone.stem is None else ((0.0,), (1.0,))
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
-        encoder: Any = learner.encoder
+        encoder: Any = learner.task_encoder(task)
         if isinstance(learner, HRN):
             encoder = _Path(learner, learner.entries[task.index].path)
         elif isinstance(learner, HashOnly):
             encoder = _Hash(encoder.hash, learner.input_shape)
-        elif isinstance(encoder, nn.ModuleList):  # one for each task
-            encoder = encoder[task.index]
         self.encoder = encoder
 
     def forward(self, images: Tensor) -> Tensor:

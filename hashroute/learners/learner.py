@@ -150,6 +150,9 @@ class Learner(Predictor):
     def on_train_start(self, tasks: Sequence[TaskEntry]) -> None:
         """Called before the first epoch, and again when a stopped run continues."""
 
+    def on_epoch_start(self, batches: int) -> None:
+        """Called before each epoch, with the number of its batches."""
+
     def before_step(self) -> None:
         """Called when gradients are known, before the optimiser changes the weights."""
 
@@ -186,6 +189,10 @@ class Learner(Predictor):
         """The loss of a batch, and the outputs of the head."""
         outputs = self.heads[batch.task.index](self.features(batch.images, batch.task))
         return self.objective.loss(outputs, batch.targets), outputs
+
+    def task_encoder(self, task: TaskEntry) -> nn.Module:  # noqa: ARG002
+        """The encoder as a task uses it: a module of its own that gives the same features, in eval mode."""
+        return self.encoder
 
     def paths(self, images: Tensor | Images, task: TaskEntry) -> Tensor | None:  # noqa: ARG002
         """(n, levels) the units that images go through, for learners that route images."""

@@ -38,6 +38,18 @@ BUILT_IN = {
     "gpm": BuiltIn(
         "hashroute.learners.gpm", "gradient projection memory: updates avoid the inputs of old tasks (Saha, 2021)"
     ),
+    "si": BuiltIn(
+        "hashroute.learners.si", "synaptic intelligence: holds weights whose changes lowered old losses (Zenke, 2017)"
+    ),
+    "lwf": BuiltIn("hashroute.learners.lwf", "learning without forgetting: holds old answers (Li and Hoiem, 2016)"),
+    "hat": BuiltIn(
+        "hashroute.learners.hat",
+        "hard attention to the task: gates protect the channels of old tasks (Serra, 2018)",
+    ),
+    "packnet": BuiltIn(
+        "hashroute.learners.packnet",
+        "PackNet: each task prunes and freezes a part of the free weights (Mallya and Lazebnik, 2018)",
+    ),
     "closed-form": BuiltIn(
         "hashroute.learners.closed_form", "control: one linear head in closed form over fixed features of images"
     ),

@@ -245,6 +245,7 @@ class Trainer:
         learner, state = self.learner, self.state
         learner.train()
         requests = self._requests()
+        learner.on_epoch_start(len(requests))
         loss = torch.zeros((), device=learner.device)
         score = torch.zeros((), device=learner.device)
         scored = 0

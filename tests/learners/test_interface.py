@@ -155,7 +155,7 @@ def test_nothing_of_a_task_is_left_when_it_is_learned_but_what_is_kept(name: str
     assert len(pickle.dumps(learner)) < saved + 30_000, "a learner that is done carries more than its state"
 
 
-@pytest.mark.parametrize("name", ["hash-only", "separate", "hrn"])
+@pytest.mark.parametrize("name", ["hash-only", "separate", "hrn", "packnet"])
 def test_some_forget_exactly_nothing(name: str) -> None:
     learner = fresh(name)
     before: list[Tensor] = []
@@ -168,7 +168,13 @@ def test_some_forget_exactly_nothing(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("ewc", {"weight": 0.0}), ("ell", {"code_weight": 0.0, "distillation": 0.0}), ("gpm", {"threshold": 0.0})],
+    [
+        ("ewc", {"weight": 0.0}),
+        ("ell", {"code_weight": 0.0, "distillation": 0.0}),
+        ("gpm", {"threshold": 0.0}),
+        ("si", {"weight": 0.0}),
+        ("lwf", {"distillation": 0.0}),
+    ],
 )
 def test_no_protection_is_the_plain_network_bit_for_bit(name: str, options: dict[str, Any]) -> None:
     def weights(learner: Learner) -> list[Tensor]:
