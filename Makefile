@@ -5,7 +5,7 @@ MINUTES ?= 30
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help chaos demo test test-slow test-extras lint bench docs images pages clean
+.PHONY: help chaos demo test test-slow test-extras test-integrations lint bench docs images pages clean
 
 help:  # this list
 	@sed -n 's/^\([a-z-]*\):[^#]*#  *\(.*\)/make \1: \2/p' Makefile
@@ -23,6 +23,9 @@ test-extras: .venv-extras/installed  # ONNX, pre-trained backbones, Parquet, tra
 	.venv-extras/bin/python -m pytest tests/learners/test_export.py tests/nn/test_pretrained.py \
 		tests/model/test_model_export.py tests/model/test_model_backbones.py tests/model/test_parquet.py \
 		tests/integrations
+
+test-integrations: .venv-integrations/installed  # Dask, Ray and submitit: real clusters on this machine, killed workers
+	.venv-integrations/bin/python -m pytest tests/integrations/test_engines.py
 
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
 	$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
@@ -46,7 +49,7 @@ pages: $(VENV)/developing  # tables, figures and examples of README and docs
 	$(BIN)/python docs/make_pages.py
 
 clean:  # remove all that was built
-	rm -rf $(VENV) .venv-extras build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-extras .venv-integrations build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -61,4 +64,10 @@ $(VENV)/developing: $(VENV)/installed
 	$(PYTHON) -m venv .venv-extras
 	.venv-extras/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable ".[test,efficientnet,export,mlflow,parquet,tensorboard,wandb]" onnxruntime
+	touch $@
+
+.venv-integrations/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-integrations
+	.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable ".[test,dask,ray,slurm]"
 	touch $@

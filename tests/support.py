@@ -225,7 +225,7 @@ def run_script(path: Path, folder: Path, *arguments: str) -> str:
     The process is forked from one that has imported torch already, which takes longer than most scripts do.
     """
     printed = folder / f".{path.stem}.printed"
-    process = _prepared().Process(target=_run_file, args=(str(path), str(folder), str(printed), arguments))
+    process = prepared_processes().Process(target=_run_file, args=(str(path), str(folder), str(printed), arguments))
     process.start()
     process.join()
     assert process.exitcode == 0, printed.read_text()
@@ -240,7 +240,7 @@ def run_together(folder: Path, *lines: Sequence[str], before: str = "") -> str:
 
 
 @cache
-def _prepared() -> Any:
+def prepared_processes() -> Any:
     """Starts processes that have imported what every script needs."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["hashroute.model.model", "hashroute.training.run", "torch._dynamo"])

@@ -43,8 +43,10 @@ class BenchSettings:
     learners: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)", help=learner_help())] = ()
     seeds: int = 1
     """Number of runs of each learner, with seeds 0, 1, ..."""
-    jobs: int = 1
+    jobs: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: 1, or as many as the engine takes)")] = None
     """Number of runs at the same time, each in a process with one thread."""
+    engine: str = "local"
+    """Where to run: local, dask:ADDRESS, ray:ADDRESS, or slurm. Only slurm needs a disk that all machines share."""
     recipe: Literal["default", "paper"] = "default"
     """How learners are trained. `paper`: the published settings. `default`: our recommended settings."""
     epochs: Annotated[tuple[int, ...], UNSET] = ()
@@ -121,6 +123,7 @@ class BenchSettings:
 
 def run_bench(settings: BenchSettings, console: Console) -> int:
     """Do every run that the result file does not hold yet; returns how many failed."""
+    from hashroute.integrations.engines import open_engine
     from hashroute.reporting.live import Job, live_table
     from hashroute.reporting.results import headline
     from hashroute.reporting.table import to_terminal
@@ -177,8 +180,10 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
         jobs[each.name, each.seed].state = "failed"
         _tell(settings, learner=each.name, seed=each.seed, error=problem)
 
-    with live_table(list(jobs.values()), settings.jobs, console):
-        failures = sweep.run(settings.jobs, on_result, on_failure)
+    with open_engine(settings.engine, settings.runs / name) as engine:
+        at_once = settings.jobs or (1 if engine is None else max(1, engine.slots()))
+        with live_table(list(jobs.values()), at_once, console):
+            failures = sweep.run(settings.jobs, on_result, on_failure, engine)
     if sweep.comparison.runs:
         console.print(to_terminal(headline(sweep.comparison)))
     say(console, f"results in {path}" if path.exists() else f"{path} is missing: it was removed, or the disk is full")
@@ -215,7 +220,8 @@ def _check(settings: BenchSettings) -> None:
     import_plugins(settings.plugins)
     for name in settings.learners:
         find_learner(name)
-    find_device(settings.device)
+    if settings.engine == "local":
+        find_device(settings.device)
 
 
 def _recipe(settings: BenchSettings, scenario: Scenario) -> tuple[Recipe, dict[str, Any]]:
@@ -348,8 +354,9 @@ def _watch(settings: BenchSettings, runs: Path, each: SweepRun) -> Iterator[Call
 
         def tell(record: dict[str, Any]) -> None:
             _tell(settings, learner=each.name, seed=each.seed, **record)
-            step = len(folder.read_epochs()) if trackers else 0
+            log = folder.read_epochs() if trackers else []
+            steps = {(entry["task"], entry["epoch"]): step for step, entry in enumerate(log, 1)}
             for tracker in trackers:
-                tracker(record, step)
+                tracker(record, steps[record["task"], record["epoch"]])
 
         yield tell

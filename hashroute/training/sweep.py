@@ -11,6 +11,7 @@ from filelock import FileLock
 
 from hashroute.learners import learner_names
 from hashroute.storage import remove_unfinished
+from hashroute.training.remote import Engine, run_remotely
 from hashroute.training.result import Comparison, RunResult
 from hashroute.training.run_folder import differences
 from hashroute.training.sweep_runs import SweepRun, SweepSettings, run_one
@@ -75,16 +76,19 @@ class Sweep:
 
     def run(
         self,
-        jobs: int = 1,
+        jobs: int | None = None,
         on_result: Callable[[SweepRun, RunResult], None] = lambda *_: None,
         on_failure: Callable[[SweepRun, str], None] = lambda *_: None,
+        engine: Engine | None = None,
     ) -> list[str]:
         """Do all runs that are left; returns a line for each one that failed.
 
         Args:
-            jobs: number of runs at the same time, each in a process with one thread. One job runs in this process.
+            jobs: number of runs at the same time, each in a process with one thread; by default 1, in this process, or
+                as many as the engine has room for.
             on_result: called with each finished run, after it is kept.
             on_failure: called with each failed run and the reason.
+            engine: where to run; by default on this machine. Runs need folders then.
         """
         for each in self.left:
             folder = self.settings.folder(each)
@@ -92,8 +96,11 @@ class Sweep:
                 self._add(each, folder.read_result(self._expected[each.name, each.seed]), on_result)
         left = {(each.name, each.seed): each for each in self.left}
         failures = []
-        calls = [(self.settings, each) for each in left.values()]
-        for name, seed, result, problem in side_by_side(jobs, run_one, calls):
+        if engine is None:
+            outcomes = side_by_side(jobs or 1, run_one, [(self.settings, each) for each in left.values()])
+        else:
+            outcomes = run_remotely(engine, self.settings, list(left.values()), self._expected, jobs)
+        for name, seed, result, problem in outcomes:
             each = left[name, seed]
             if result is None:
                 failures.append(f"{name}, seed {seed}, failed: {problem}")
