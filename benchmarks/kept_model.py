@@ -2,7 +2,8 @@
 
     files    learning 5,000 PNG files of 32 x 32 pixels, beside the same pixels as a tensor: processor time
     memory   learning 20,000 JPEG files of 224 x 224 pixels: peak memory in megabytes, resized to 64 and not resized
-    tasks    saving a task, and the answer to one image with no task given, by the number of tasks: processor time
+    tasks    by the number of tasks: learning one more, writing it to disk, opening the model for one answer, and
+             answers to one image and to a hundred, with no task given: processor time
 
 Every measurement runs in a process of its own. Processor time does not depend on other processes.
 usage: python benchmarks/kept_model.py [files] [memory] [tasks]      writes benchmarks/results/kept_model.json
@@ -100,30 +101,70 @@ def _peak(folder: Path, model: Model) -> dict[str, float]:
 
 
 def many_tasks(folder: Path) -> dict[str, Any]:
-    """Processor time to learn one more small task, and to answer one image, by the number of tasks."""
+    """Processor time to learn and write one more small task, and to answer, by the number of tasks."""
     images, labels = cifar(100, 4000)
     images = torch.nn.functional.interpolate(images.float(), (16, 16), mode="area").to(torch.uint8)
     model, random = Model(folder / "model"), np.random.default_rng(0)
     learning: list[float] = []
-    found: dict[str, Any] = {"answer_ms": {}, "learn_s": {}, "paths": {}}
+    writing = written(model)
+    found: dict[str, dict[int, float]] = {
+        name: {} for name in ("learn_s", "write_s", "open_s", "answer_ms", "answer_100_ms", "paths")
+    }
     for task in range(max(TASKS)):
         rows = torch.cat([(labels == label).nonzero()[:, 0] for label in random.choice(100, 2, replace=False)])
         start = time.process_time()
+        writing.append(0.0)
         model.learn((images[rows], labels[rows]), f"task {task}", epochs=2, progress=False)
         learning.append(time.process_time() - start)
-        if task + 1 in TASKS:
-            found["learn_s"][task + 1] = median(learning[-5:])
-            found["answer_ms"][task + 1] = answer_time(model, images[rows[:1]])
-            found["paths"][task + 1] = len(model.learner().encoder)
+        if (count := task + 1) in TASKS:
+            found["learn_s"][count], found["write_s"][count] = median(learning[-5:]), median(writing[-5:])
+            found["open_s"][count] = median(opening_time(model, images[0], folder) for _ in range(3))
+            found["answer_ms"][count] = answer_time(model, images[rows[:1]])
+            found["answer_100_ms"][count] = answer_time(model, images[:: len(images) // 100][:100])
+            found["paths"][count] = len(model.learner().encoder)
     return found
 
 
-def answer_time(model: Model, image: Tensor) -> float:
-    """Milliseconds for one image, no task given, by a model that is open."""
+def written(model: Model) -> list[float]:
+    """A list to whose last number the processor time is added that a model spends in writing."""
+    times: list[float] = []
+
+    def timed(write: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            start = time.process_time()
+            try:
+                return write(*arguments)
+            finally:
+                times[-1] += time.process_time() - start
+
+        return run
+
+    for name in ("put_tensors", "put_json", "commit"):
+        setattr(model.store, name, timed(getattr(model.store, name)))
+    return times
+
+
+def opening_time(model: Model, image: Tensor, folder: Path) -> float:
+    """Seconds of a new process for the answer to one image, without the import of torch."""
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / "asked.png")
+    lines = (
+        "import sys, time, torch",
+        "start = time.process_time()",
+        "from hashroute import Model",
+        "Model(sys.argv[1]).predict(sys.argv[2])",
+        "print(time.process_time() - start)",
+    )
+    command = [sys.executable, "-c", "\n".join(lines), str(model.path), str(folder / "asked.png")]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=one_thread).stdout)
+
+
+def answer_time(model: Model, images: Tensor) -> float:
+    """Milliseconds for images, no task given, by a model that is open."""
     times = []
     for _ in range(REPEATS):
         start = time.process_time()
-        model.predict(image)
+        model.predict(images)
         times.append(1000 * (time.process_time() - start))
     return median(times[3:])
 
@@ -144,6 +185,14 @@ def measure(part: str) -> dict[str, Any]:
             found[function.__name__] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     if part == "files":
         found["ratio"] = found["learn_files"]["seconds"] / found["learn_tensor"]["seconds"]
+    if part == "tasks":
+        times = found["many_tasks"]
+        found["ratios"] = {
+            "write, task 200 / 10": times["write_s"]["200"] / times["write_s"]["10"],
+            "learn, task 200 / 10": times["learn_s"]["200"] / times["learn_s"]["10"],
+            "answer to one image, 200 tasks / 10": times["answer_ms"]["200"] / times["answer_ms"]["10"],
+            "answer to 100 images, 200 tasks / 25": times["answer_100_ms"]["200"] / times["answer_100_ms"]["25"],
+        }
     return found
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d, avg_pool2d, conv2d
 
+from hashroute.learners.candidates import members_of, most_promising
 from hashroute.learners.controls import HashOnly
 from hashroute.learners.entries import TaskEntry
 from hashroute.learners.hrn import HEAD_WEIGHT, HRN, SHARED_WEIGHT
@@ -272,13 +273,10 @@ class _Scores(nn.Module):
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
-        tasks = torch.arange(len(widths))
-        self.register_buffer("columns", tasks.repeat_interleave(torch.tensor(widths)))
-        members = torch.full((len(widths), max(widths)), -1)  # the columns of each task; the last is repeated
-        for task in tasks.tolist():
-            own = (self.columns == task).nonzero()[:, 0]
-            members[task] = own[torch.arange(max(widths)).clamp(max=len(own) - 1)]
-        self.register_buffer("members", members)
+        self.widths = list(widths)
+        owners = torch.arange(len(widths)).repeat_interleave(torch.tensor(widths))
+        self.register_buffer("columns", owners)
+        self.register_buffer("members", members_of(owners.tolist()))
 
     def forward(self, logits: Tensor, confidence: Tensor, prior: Tensor, task: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """logits: (n, all classes); confidence, prior: (n, tasks); task: ()."""
@@ -301,7 +299,9 @@ class _FusedScores(_Scores):
         self, logits: Tensor, confidence: Tensor, prior: Tensor, among_all: Tensor, in_task: Tensor, task: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """logits: log-probabilities by the heads; among_all, in_task: by the shared head; each (n, all classes)."""
-        free = (prior + confidence)[:, self.columns] + HEAD_WEIGHT * logits + SHARED_WEIGHT * among_all
+        shared = SHARED_WEIGHT * among_all
+        prior = most_promising(prior, shared, self.widths)
+        free = (prior + confidence)[:, self.columns] + HEAD_WEIGHT * logits + shared
         return self.answers(free, logits + in_task, task)
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hashroute.images import Images
+from hashroute.learners.candidates import members_of, most_promising
 from hashroute.learners.entries import Familiarity, TaskEntry
 from hashroute.learners.growth import Decision, Growth, HRNEntry
 from hashroute.learners.learner import Style, count_weights
@@ -129,7 +130,7 @@ class HRN(SharedHeadLearner):
         with self.random.use(self.device):
             self.path_weights = weights = count_weights(self.backbone.new_levels())
         # m directions of s numbers, their mean and m + 3 numbers more are at most s (m + 2) if s > m + 2. The ranges
-        # of a memory, 13 numbers, are not counted.
+        # of a memory, 19 numbers, are not counted.
         most = min(self.options.directions, math.isqrt(weights))
         fitting = (count for count in range(most, 0, -1) if weights // (count + 2) > count + 2)
         directions = next(fitting, 1)
@@ -169,6 +170,9 @@ class HRN(SharedHeadLearner):
     def features(self, images: Tensor, task: TaskEntry) -> Tensor:
         features: Tensor = self.encoder(images, self.entries[task.index].path)
         return features
+
+    def features_of_several(self, asked: Sequence[tuple[Tensor, TaskEntry]]) -> Tensor:
+        return self.encoder.forward_several([(images, self.entries[task.index].path) for images, task in asked])
 
     def feature_key(self, task: TaskEntry) -> Any:
         return self.entries[task.index].path, self.pixel_statistics(task)
@@ -229,7 +233,8 @@ class HRN(SharedHeadLearner):
         """(n, all classes) the sum of what memory, head and shared head say about each class.
 
         These are the prior of its task, the confidence of the head of its task, and weighted log-probabilities: of the
-        class within its task by the head, and of the class among all classes by the shared head.
+        class within its task by the head, and of the class among all classes by the shared head. Only the `MOST_ASKED`
+        tasks for which memory and shared head say most are considered.
         """
         prior = self.task_prior(images)
         if not len(self.task_columns):
@@ -242,11 +247,13 @@ class HRN(SharedHeadLearner):
     def _fused_scores(self, images: Tensor | Images, prior: Tensor) -> Tensor:
         """The scores of `class_scores`. images: images, or maps of the stem."""
         scores, places = self._no_scores(prior)
+        known = self.entries[: len(self.task_columns)]
+        shared = SHARED_WEIGHT * self.shared_scores(images, known)
+        prior = most_promising(prior, shared, [len(entry.class_names) for entry in known])
         for entry, rows, outputs in self._asked(images, prior):
             best = prior[rows, entry.index] + self.objective.confidence(outputs)
             scores[rows, places[entry.index]] = best[:, None] + HEAD_WEIGHT * outputs.log_softmax(1)
-        shared = self.shared_scores(images, self.entries[: len(self.task_columns)])
-        scores[:, : shared.shape[1]] += SHARED_WEIGHT * shared
+        scores[:, : shared.shape[1]] += shared
         return scores
 
     # ---------------------------------------------------------------- memories of data
@@ -264,7 +271,7 @@ class HRN(SharedHeadLearner):
 
     @torch.no_grad()
     def _hashed_with_textures(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Hash vectors of the edges in images, and their textures: (n, memory features) and (n, 2)."""
+        """Hash vectors of the edges in images, and their textures: (n, memory features) and (n, 4)."""
         found = [(self.memory_hash.normalised(part), texture(part)) for part in self._edges(to_uint8(images))]
         hashed, textures = (torch.cat(parts).to(self.device) for parts in zip(*found, strict=True))
         return hashed, textures
@@ -349,10 +356,9 @@ class HRN(SharedHeadLearner):
         memories = self._memory_of_task()
         likely = log_likelihood[:, memories] / self.memory_hash.features
         domains = [entry.domain for entry in self.entries[: len(memories)]]
-        columns = [[task for task, its in enumerate(domains) if its == domain] for domain in range(max(domains) + 1)]
-        member = F.one_hot(torch.tensor(domains), len(columns)).to(likely)  # (tasks, domains)
+        member = F.one_hot(torch.tensor(domains), max(domains) + 1).to(likely)  # (tasks, domains)
         usual = likely @ (member / member.sum(0))
-        best = torch.stack([likely[:, tasks].amax(1) for tasks in columns], 1)
+        best = likely[:, members_of(domains)].amax(2)
         between, inside = (usual - usual.amax(1, keepdim=True))[:, domains], likely - best[:, domains]
         prior = self.options.trust_in_domains * between + self.options.trust * inside
         prior = prior.masked_fill(torch.minimum(between, inside) < -self.options.within, -torch.inf)

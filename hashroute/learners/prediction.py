@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, overload
 
@@ -54,6 +54,10 @@ class Predictor(nn.Module):
         """Features of normalised images, for the head of a task."""
         features: Tensor = self.encoder(images)
         return features
+
+    def features_of_several(self, asked: Sequence[tuple[Tensor, TaskEntry]]) -> Tensor:
+        """Features of normalised images, each batch for the head of its task, one after the other."""
+        return torch.cat([self.features(images, task) for images, task in asked])
 
     def feature_key(self, task: TaskEntry) -> Any:
         """Tasks with the same key have the same features for the same image."""
@@ -243,20 +247,41 @@ class Predictor(nn.Module):
         """
         if self.backbone.stem is not None and not isinstance(images, Maps):
             for some in torch.arange(len(images)).split(self._batch_size()):
-                asked = self._stem_maps(_rows(images, some)[:]).as_subclass(Maps)
-                for entry, rows, outputs in self._asked(asked, prior[some.to(prior.device)]):
+                maps = self._stem_maps(_rows(images, some)[:]).as_subclass(Maps)
+                for entry, rows, outputs in self._asked(maps, prior[some.to(prior.device)]):
                     yield entry, rows + int(some[0]), outputs
             return
+        self._rest()
+        possible = prior.isfinite()
+        asked = possible.any(0).tolist()
         alike: dict[Any, list[TaskEntry]] = {}
         for entry in self.tasks:
-            alike.setdefault(self.feature_key(entry), []).append(entry)
+            if asked[entry.index]:
+                alike.setdefault(self.feature_key(entry), []).append(entry)
+        few: list[tuple[list[TaskEntry], Tensor]] = []
         for entries in alike.values():
-            columns = [entry.index for entry in entries]
-            rows = prior[:, columns].isfinite().any(1).nonzero()[:, 0]
-            if len(rows):
-                features = self.encode(_rows(images, rows), entries[0])
-                for entry in entries:
-                    yield entry, rows, self.heads[entry.index](features)
+            rows = possible[:, [entry.index for entry in entries]].any(1).nonzero()[:, 0]
+            if len(rows) < self._batch_size():
+                few.append((entries, rows))
+            else:
+                yield from self._outputs(images, [(entries, rows)])
+            if sum(len(each) for _, each in few) >= self._batch_size():
+                yield from self._outputs(images, few)
+                few = []
+        yield from self._outputs(images, few)
+
+    def _outputs(
+        self, images: Tensor | Images, asked: Sequence[tuple[list[TaskEntry], Tensor]]
+    ) -> Iterator[tuple[TaskEntry, Tensor, Tensor]]:
+        """What heads say. asked: tasks that have the same features, and rows; few rows if there are several."""
+        if len(asked) <= 1:
+            found = [self.encode(_rows(images, rows), entries[0]) for entries, rows in asked]
+        else:
+            parts = [(self.normalise(_rows(images, rows)[:], entries[0]), entries[0]) for entries, rows in asked]
+            found = list(self.features_of_several(parts).split([len(rows) for _, rows in asked]))
+        for (entries, rows), features in zip(asked, found, strict=True):
+            for entry in entries:
+                yield entry, rows, self.heads[entry.index](features)
 
     @torch.no_grad()
     def record(self, split: Split, task: TaskEntry) -> tuple[Tensor, Tensor]:

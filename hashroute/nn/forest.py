@@ -7,7 +7,7 @@ counts twice as much as the level below it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, reduce
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.nn.functional import adaptive_avg_pool1d
 from typing_extensions import Self
 
 from hashroute.nn.backbones import Backbone, layers_of
-from hashroute.nn.hashing import NEGLIGIBLE, EvenHash, largest_size, normalise
+from hashroute.nn.hashing import NEGLIGIBLE, EvenHash, FeatureHash, largest_size, normalise
 from hashroute.nn.low_rank import LowRank, make_low_rank, numbers_saved
 
 POOLED = 4
@@ -91,20 +91,20 @@ class Forest(nn.Module):
             yield maps if max(maps.shape[2:]) <= POOLED else _pool(maps)
 
     def hashed(self, images: Tensor, path: int) -> Iterator[Tensor]:
-        """The hash vectors of the centred maps of each level: (n, s), each row of norm 1 or 0.
-
-        Activations are mostly positive. Without centring, their common mean would dominate the hash vector.
-        """
-        for phi, maps in zip(self.hashes, self.maps(images, path), strict=True):
-            centred = maps - maps.mean((1, 2, 3), keepdim=True)
-            scaled, size = phi.scaled(centred)
-            hashed, _ = normalise(scaled)
-            varies = size > NEGLIGIBLE * largest_size(maps)  # otherwise only rounding noise is left of a map
-            yield hashed if varies.all() else hashed * varies[:, None]
+        """The hash vectors of the centred maps of each level: (n, s), each row of norm 1 or 0."""
+        return map(_hash_centred, self.hashes, self.maps(images, path))
 
     def forward(self, images: Tensor, path: int) -> Tensor:
         """images: (n, channels, height, width). Returns the features of a path: (n, s)."""
         return sum_by_halves(self.hashed(images, path))
+
+    def forward_several(self, asked: Sequence[tuple[Tensor, int]]) -> Tensor:
+        """The features of images along several paths, one after the other: (n of all, s).
+
+        asked: images, each with a path. Maps of all paths are hashed together: for few images, that is faster.
+        """
+        levels = zip(*(self.maps(images, path) for images, path in asked), strict=True)
+        return sum_by_halves(_hash_centred(phi, torch.cat(maps)) for phi, maps in zip(self.hashes, levels, strict=True))
 
     def weights(self, path: int) -> int:
         """How many numbers a path adds to what is stored."""
@@ -134,6 +134,18 @@ class Forest(nn.Module):
             for ours, theirs in zip(layers_of(path), layers_of(self.paths[parent]), strict=True):
                 if isinstance(ours, LowRank):
                     ours.base.copy_(theirs.weight)
+
+
+def _hash_centred(phi: FeatureHash, maps: Tensor) -> Tensor:
+    """The hash vectors of centred maps: (n, s), each row of norm 1 or 0.
+
+    Activations are mostly positive. Without centring, their common mean would dominate the hash vector.
+    """
+    centred = maps - maps.mean((1, 2, 3), keepdim=True)
+    scaled, size = phi.scaled(centred)
+    hashed, _ = normalise(scaled)
+    varies = size > NEGLIGIBLE * largest_size(maps)  # otherwise only rounding noise is left of a map
+    return hashed if varies.all() else hashed * varies[:, None]
 
 
 def _pool(maps: Tensor) -> Tensor:

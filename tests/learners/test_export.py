@@ -37,6 +37,17 @@ def test_the_file_of_a_learner_gives_its_answers(name: str, runtime: Any, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
+def test_a_file_asks_the_most_promising_tasks_too(
+    runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hashroute.learners.candidates.MOST_ASKED", 2)
+    learner = learned("hrn", 3)
+    export_onnx(learner, tmp_path / "model.onnx")
+    images = torch.cat([task.test.images for task in digits(3).tasks])
+    assert learner(images).isinf().any()
+    assert_same_answers(learner, session(runtime, tmp_path / "model.onnx"), images)
+
+
 @pytest.mark.parametrize(
     ("backbone", "options"),
     [("small", {}), ("smallx0.5", {"rank": 2}), ("resnet18x0.125", {})],

@@ -86,6 +86,33 @@ def test_the_shared_head_is_added_to_memory_and_head() -> None:
         torch.testing.assert_close(found[:, 2 * task : 2 * task + 2], expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_with_many_tasks_the_most_promising_are_asked(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory and shared head say which. The scores of tasks that are asked do not depend on the others."""
+    learner = learned("hrn", 3)
+    learner.options = replace(learner.options, within=9.0)
+    images = torch.cat([task.test.images[:20] for task in digits(3).tasks])
+    every, prior = learner(images).unflatten(1, (3, 2)), learner.task_prior(images)
+    shared = 4 * (0.3 * learner.shared.solution(learner.shared.fixed(images))).log_softmax(1)
+    promise = prior + shared.unflatten(1, (3, 2)).amax(2)
+    assert promise.isfinite().all(), "without a bound, all are asked"
+    monkeypatch.setattr("hashroute.learners.candidates.MOST_ASKED", most)
+    found = learner(images).unflatten(1, (3, 2))
+    asked = found.isfinite().all(2)
+    assert (asked.sum(1) == most).all()
+    assert (promise.masked_fill(~asked, torch.inf).amin(1) > promise.masked_fill(asked, -torch.inf).amax(1)).all()
+    torch.testing.assert_close(found[asked], every[asked])
+    assert len(asked.double().unique(dim=0)) > 1, "not all images ask the same tasks"
+
+
+@pytest.mark.parametrize("name", ["hrn", "separate"])
+def test_an_image_alone_gets_the_scores_that_it_gets_among_others(name: str) -> None:
+    learner = learned(name, 3)
+    images = torch.cat([task.test.images[:60] for task in digits(3).tasks])
+    alone = torch.cat([learner(image[None]) for image in images[::20]])
+    torch.testing.assert_close(alone, learner(images)[::20], rtol=1e-4, atol=1e-3)
+
+
 def test_unlike_data_finds_its_own_task() -> None:
     task = digits().tasks[0]
     both = (task, negative(task))

@@ -95,6 +95,18 @@ def test_features_are_a_sum_of_the_hashes_of_all_levels() -> None:
     torch.testing.assert_close(grown(images, 0), image / 4 + first / 2 + last)
 
 
+@pytest.mark.parametrize("backbone", [SPECS, OWN, "resnet18x0.125"], ids=["units", "own", "residual"])
+def test_several_paths_at_once_give_the_features_of_each(backbone: BackboneLike) -> None:
+    grown, images = forest(backbone), torch.randn(9, 1, 8, 8)
+    grown.grow()
+    grown.grow(0, 1)
+    grown.eval()
+    images[4] = 1  # nothing is left of it without its mean
+    asked = [(images[:5], 2), (images[3:], 0), (images[4:5], 1)]
+    with torch.no_grad():
+        torch.testing.assert_close(grown.forward_several(asked), torch.cat([grown(*each) for each in asked]))
+
+
 def test_what_all_maps_have_in_common_is_no_feature() -> None:
     grown, images = forest(), torch.randn(5, 1, 8, 8)
     same = [phi.normalised(torch.ones(2, 8, 2, 2) * each) for phi, each in zip(grown.hashes, (1, 2, 3), strict=True)]
