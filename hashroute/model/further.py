@@ -240,7 +240,7 @@ def _moved_ranges(memory: dict[str, Tensor], spread: Spread, joined: GaussianMem
 
 
 def _joined_ranges(one: Tensor, other: Tensor) -> Tensor:
-    """Ranges (4, 3) that contain both: the middle of the two medians, and distances to the outer ends."""
+    """Ranges (6, 3) that contain both: the middle of the two medians, and distances to the outer ends."""
     low = torch.minimum(one[:, 0] - one[:, 1], other[:, 0] - other[:, 1])
     high = torch.maximum(one[:, 0] + one[:, 2], other[:, 0] + other[:, 2])
     middle = (one[:, 0] + other[:, 0]) / 2

@@ -19,6 +19,7 @@ from hashroute.learners.trainer import Trainer
 from hashroute.model.records import ModelSettings, TaskRecord
 from hashroute.model.store import Store
 from hashroute.nn.closed_form import ClosedForm
+from hashroute.nn.gaussian import all_ranges
 from hashroute.schema import shown
 from hashroute.tasks import Task
 
@@ -137,6 +138,8 @@ class KeptLearner(HRN):
         self.memories.reserve(len(self.memory_names))
         for place, name in enumerate(self.memory_names):
             found = self.store.tensors(name)
+            if "ranges" in found:
+                found["ranges"] = all_ranges(found["ranges"])
             for part, buffer in self.memories.named_buffers():
                 _check_shape(found, part, buffer[place].shape, name)
                 buffer[place] = found[part]

@@ -11,7 +11,7 @@ One matrix product scores all memories, because V and mu of all memories form on
 batch has a Gaussian of its own, whose divergence from a memory says how different the data is.
 
 The likelihood alone does not show that an image is strange: a smooth image may be more likely than all known data. So a
-memory also keeps the usual range of four numbers: the two terms of the likelihood, and the texture of images.
+memory also keeps the usual range of six numbers: the two terms of the likelihood, and the texture of images.
 """
 
 from __future__ import annotations
@@ -46,6 +46,15 @@ LEAST_RANGE = 0.05
 EDGES = 8
 """Side of the grid on which edges are averaged."""
 
+FEWER_RANGES = 4
+"""Numbers whose ranges memories had before colour and direction were looked at."""
+
+TEXTURES = 4
+"""Numbers about the texture of an image."""
+
+NO_SLOPE, FAINT_SLOPE = 1e-3, 0.1
+"""Slopes, in steps of 255 from one pixel to the next, that are added before a logarithm."""
+
 
 def edges(images: Tensor, pool: Callable[[Tensor, int], Tensor] = adaptive_avg_pool2d) -> Tensor:
     """Slopes and curvatures of images, averaged on a grid: they tell kinds of data apart.
@@ -65,17 +74,23 @@ def edges(images: Tensor, pool: Callable[[Tensor, int], Tensor] = adaptive_avg_p
 
 
 def texture(found: Tensor) -> Tensor:
-    """Two numbers about the texture of images: the log of their mean slope, and of their curvature beside their slope.
+    """Four numbers about the texture of images, each a logarithm.
 
-    found: (n, 6 channels, 8, 8) what `edges` gives for pixels from 0 to 255. Returns (n, 2). Noise and patterns have
-    slopes, or curvatures, that photographs and drawings do not have.
+    The mean slope; curvature beside slope; slopes of colour beside those of brightness; slopes to the right and left
+    beside those down and up. found: (n, 6 channels, 8, 8) what `edges` gives for pixels from 0 to 255. Returns (n, 4).
+    Noise and patterns have slopes, or curvatures, that photographs and drawings do not have, and grey images have no
+    colour.
     """
-    slopes = found.square().unflatten(1, (6, -1))  # the four slopes and two curvatures of each channel
-    across, bends = slopes[:, :4].mean((1, 3, 4)), slopes[:, 4:].mean((1, 3, 4))  # (n, channels)
-    smallest = 1e-3
-    mean = (across.sum(1) + smallest).log()
-    relative = ((bends[:, 0] + smallest) / (across[:, 0] + smallest)).log()
-    return torch.stack([mean, relative], 1)
+    means = found.square().unflatten(1, (6, -1)).mean((3, 4))  # (n, slopes and curvatures, channels)
+    slopes, bends = means[:, :4].mean(1), means[:, 4:].mean(1)  # (n, channels)
+    across, down = means[:, :2, 0].mean(1), means[:, 2:4, 0].mean(1)
+    mean = (slopes.sum(1) + NO_SLOPE).log()
+    relative = ((bends[:, 0] + NO_SLOPE) / (slopes[:, 0] + NO_SLOPE)).log()
+    colour = ((slopes[:, 1:].sum(1) + FAINT_SLOPE) / (slopes[:, 0] + FAINT_SLOPE)).log()
+    if slopes.shape[1] == 1:
+        colour = torch.zeros_like(colour)
+    direction = ((across + FAINT_SLOPE) / (down + FAINT_SLOPE)).log()
+    return torch.stack([mean, relative, colour, direction], 1)
 
 
 @lru_cache
@@ -112,7 +127,9 @@ class GaussianMemories(nn.Module):
         self.register_buffer("variances", torch.zeros(0, directions))  # lambda: (memories, m)
         self.register_buffer("rests", torch.zeros(0))  # (memories,)
         self.register_buffer("usual", torch.zeros(0, 2))  # mean and std of the log-likelihood of its own data
-        self.register_buffer("ranges", torch.zeros(0, 4, 3))  # median of each number, and distances to its ends
+        self.register_buffer(
+            "ranges", torch.zeros(0, 2 + TEXTURES, 3)
+        )  # median of each number, and distances to its ends
         self.register_buffer("limits", torch.zeros(0))  # the strangeness up to which data is familiar
         self._kept: tuple[tuple[Any, ...], tuple[Tensor, Tensor, Tensor]] | None = None
 
@@ -138,7 +155,7 @@ class GaussianMemories(nn.Module):
         """Add a memory; it never changes afterwards.
 
         seen: (n, s) hash vectors of the data. held_out: (k, s) other hash vectors of the same data. They give the usual
-        log-likelihood and ranges, because a Gaussian overrates the samples that it was fitted to. textures: (k, 2) of
+        log-likelihood and ranges, because a Gaussian overrates the samples that it was fitted to. textures: (k, 4) of
         the held-out images; without them every texture is familiar.
         """
         room, data = self.directions.shape[1], seen.cpu().double()  # not every device has float64
@@ -168,7 +185,7 @@ class GaussianMemories(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, held_out: Tensor, textures: Tensor | None = None) -> None:
-        """Set the ranges and the limit of a single memory by held-out data: (k, s), and its textures: (k, 2)."""
+        """Set the ranges and the limit of a single memory by held-out data: (k, s), and its textures: (k, 4)."""
         facts = self.facts(held_out, textures)[:, 0]
         low, middle, high = facts.quantile(facts.new_tensor([TAIL, 0.5, 1 - TAIL]), 0)
         below, above = (each.clamp_min(LEAST_RANGE) for each in (middle - low, high - middle))
@@ -182,7 +199,7 @@ class GaussianMemories(nn.Module):
     def strangeness(self, hashed: Tensor, textures: Tensor | None = None) -> Tensor:
         """(n, memories) how far images are outside of the usual ranges, on either side; compare it with `limits`.
 
-        hashed: (n, s). textures: (n, 2), as `texture` gives them.
+        hashed: (n, s). textures: (n, 4), as `texture` gives them.
         """
         middle, below, above = self.ranges.to(torch.promote_types(hashed.dtype, self.means.dtype)).unbind(2)
         distance = self.facts(hashed, textures) - middle
@@ -190,11 +207,11 @@ class GaussianMemories(nn.Module):
         return strange.to(self.means)
 
     def facts(self, hashed: Tensor, textures: Tensor | None = None) -> Tensor:
-        """(n, memories, 4) the logs of the two terms of the likelihood, and the texture."""
+        """(n, memories, 6) the logs of the two terms of the likelihood, and the texture."""
         along, across = self._apart(hashed)
         terms = ((along.square() / self.variances).sum(2), across / self.rests)
         logs = torch.stack([term.clamp_min(LEAST_VARIANCE).log() for term in terms], 2)
-        looks = logs.new_zeros(len(hashed), 2) if textures is None else textures.to(logs)
+        looks = logs.new_zeros(len(hashed), TEXTURES) if textures is None else textures.to(logs)
         return torch.cat([logs, looks[:, None].expand(-1, len(self), -1)], 2)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
@@ -202,6 +219,7 @@ class GaussianMemories(nn.Module):
         for name, value in (("ranges", 1.0), ("limits", torch.inf)):
             if prefix + name not in state_dict:
                 state_dict[prefix + name] = torch.full_like(getattr(self, name), value)
+        state_dict[prefix + "ranges"] = all_ranges(state_dict[prefix + "ranges"])
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     @torch.no_grad()
@@ -259,6 +277,14 @@ class GaussianMemories(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{len(self)} of {self.directions.shape[1]} directions in {self.means.shape[1]} dimensions"
+
+
+def all_ranges(ranges: Tensor) -> Tensor:
+    """Ranges of all six numbers: (..., 6, 3). Memories that were saved with four find anything usual in the others."""
+    if ranges.shape[-2:] != (FEWER_RANGES, 3):
+        return ranges
+    more = ranges.new_tensor([0, torch.inf, torch.inf]).expand(*ranges.shape[:-2], 2 + TEXTURES - FEWER_RANGES, 3)
+    return torch.cat([ranges, more], -2)
 
 
 def _same(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> bool:

@@ -103,7 +103,7 @@ def test_a_memory_takes_no_more_bytes_than_the_units_of_its_path() -> None:
     for shape, recipe in (*cases, ((3, 32, 32), recipe_for((3, 32, 32)))):
         learner: Any = create_learner("hrn", shape, recipe)
         units = sum(weight.numel() for weight in learner.backbone.new_levels().parameters())
-        ranges = 13  # numbers about what is usual, whatever the size of a memory
+        ranges = 19  # numbers about what is usual, whatever the size of a memory
         assert 0 < learner.memories.bytes_each <= 4 * (units + ranges)
 
 

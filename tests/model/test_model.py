@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,20 @@ def test_noise_and_constants_are_unfamiliar_and_digits_are_not(copy: Model) -> N
 
 
 # -------------------------------------------------------------------- undo, forget, rename, verify
+
+
+def test_memories_with_the_ranges_of_four_numbers_are_read(copy: Model) -> None:
+    """Models of earlier versions have them."""
+    manifest, records = copy.store.read(), copy.records()
+    for name, record in records.items():
+        memory = copy.store.tensors(record.objects["memory"])
+        old = copy.store.put_tensors({**memory, "ranges": memory["ranges"][:4].clone()})
+        records[name] = replace(record, objects={**record.objects, "memory": old})
+    names = {name: copy.store.put_json(record.to_dict()) for name, record in records.items()}
+    copy.store.commit(replace(manifest, tasks=names, history=()))
+    test = some_digits(0, 1, 2, 3, skip=60)[0]
+    assert np.mean([answer.familiar for answer in copy.predict(test)]) > 0.9
+    assert not any(answer.familiar for answer in copy.predict(np.full((5, 8, 8), 0.5)))
 
 
 def test_undo_goes_back_step_by_step(three: Path, copy: Model) -> None:

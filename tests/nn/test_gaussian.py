@@ -211,6 +211,53 @@ def test_what_is_smoother_or_rougher_than_known_images_is_strange() -> None:
     assert strange["noise"] == 1
 
 
+def strips(count: int, generator: torch.Generator) -> Tensor:
+    """Blurred colours that change across more than down."""
+    noise = torch.rand(count, 3, 32, 26, generator=generator) * 255
+    return torch.nn.functional.avg_pool2d(noise, (9, 3), 1)
+
+
+@pytest.mark.parametrize("change", ["grey", "turned"])
+def test_images_without_the_usual_colour_or_direction_are_strange(change: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    known = strips(900, generator)
+    other = known[600:].mean(1, keepdim=True).expand(-1, 3, -1, -1) if change == "grey" else known[600:].mT
+    textures, strange = texture(edges(known)), texture(edges(other))
+    place = {"grey": 2, "turned": 3}[change]
+    low, high = textures[:, place].aminmax()
+    assert ((strange[:, place] < low) | (strange[:, place] > high)).double().mean() > 0.95
+    same = torch.arange(4) != place
+    if change == "turned":
+        torch.testing.assert_close(strange[:, same], textures[600:][:, same])
+    function, memories = FeatureHash(200, 0), GaussianMemories(200, 8)
+    hashed = function.normalised(edges(known))
+    memories.write(hashed[:400], hashed[400:600], textures[400:600])
+    found = memories.strangeness(hashed[600:], textures[600:]), memories.strangeness(hashed[600:], strange)
+    usual, unusual = ((each > memories.limits).double().mean() for each in found)
+    assert usual < 0.05
+    assert unusual > 0.9, "hash vectors are the same, so this is the texture alone"
+
+
+def test_the_colour_of_images_of_one_channel_says_nothing() -> None:
+    assert (texture(edges(torch.rand(5, 1, 12, 12) * 255))[:, 2] == 0).all()
+
+
+def test_memories_with_the_ranges_of_four_numbers_are_loaded() -> None:
+    generator = torch.Generator().manual_seed(0)
+    memories, old = GaussianMemories(20, 2), GaussianMemories(20, 2)
+    hashed, textures = torch.randn(90, 20, generator=generator), torch.randn(30, 4, generator=generator)
+    memories.write(hashed[:60], hashed[60:], textures)
+    state = memories.state_dict()
+    old.reserve(1)
+    old.load_state_dict({**state, "ranges": state["ranges"][:, :4]})
+    strange = textures.clone()
+    strange[:, 2:] = 1e6
+    assert torch.equal(old.strangeness(hashed[60:], textures), old.strangeness(hashed[60:], strange))
+    assert (memories.strangeness(hashed[60:], strange) > memories.limits).all()
+    strange[:, 1] = 1e6
+    assert (old.strangeness(hashed[60:], strange) > old.limits).all()
+
+
 def test_memories_without_ranges_are_loaded() -> None:
     memories, old = GaussianMemories(20, 2), GaussianMemories(20, 2)
     memories.write(torch.randn(60, 20), torch.randn(30, 20))
