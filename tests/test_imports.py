@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "hashroute"
 
 ORDER = (
-    ("storage", "devices"),
+    ("storage", "devices", "distributed"),
     ("schema",),
     ("registry",),
     ("nn",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -190,7 +191,20 @@ def parse(arguments: Sequence[str]) -> Callable[[], None]:
         if not end.code:
             raise
         raise ValueError(one_line(said.getvalue(), help_command(arguments))) from None
+    if "TORCHELASTIC_RUN_ID" in os.environ and arguments[0] != learn.__name__:
+        _check_alone(arguments[0])
     return run
+
+
+def _check_alone(name: str) -> None:
+    """Refuse to run a command in several processes that know nothing of each other."""
+    from hashroute import distributed
+
+    if distributed.is_launched():
+        raise ValueError(
+            f"torchrun has started several processes of hashroute {name}: expected hashroute learn, the command that "
+            "processes share; start others without torchrun"
+        )
 
 
 def help_command(arguments: Sequence[str]) -> str:

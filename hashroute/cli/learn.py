@@ -53,18 +53,21 @@ def run_learn(settings: LearnSettings, console: Console) -> None:
         raise ValueError("nothing to learn was given: expected a folder of class folders, or a list of files")
     if settings.task is not None and len(settings.sources) > 1:
         raise ValueError(f"--task names one task, but there are {len(settings.sources)} sources: give them one by one")
+    from hashroute import distributed
     from hashroute.model.model import Model
 
-    model = Model(
-        settings.model,
-        size=settings.size,
-        backbone=settings.backbone,
-        seed=settings.seed,
-        device=settings.device,
-    )
-    for source in settings.sources:
-        report = model.learn(source, settings.task, private=settings.private, epochs=settings.epochs)
-        show(report, console)
+    with distributed.joined(settings.device) as device:
+        console.quiet |= not distributed.is_first()
+        model = Model(
+            settings.model,
+            size=settings.size,
+            backbone=settings.backbone,
+            seed=settings.seed,
+            device=device,
+        )
+        for source in settings.sources:
+            report = model.learn(source, settings.task, private=settings.private, epochs=settings.epochs)
+            show(report, console)
 
 
 def show(report: LearnReport, console: Console) -> None:

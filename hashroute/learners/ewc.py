@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from hashroute import distributed
 from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.learner import Style
 from hashroute.learners.options import Space, Span
@@ -107,7 +108,7 @@ class EWC(Vanilla):
         measured = log_likelihood if self.objective.names_classes else minus_loss
         gradient = vmap(grad(measured, has_aux=True), (None, 0, 0))  # one for each image and target
         fisher = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        for part in rows.split(chunk):
+        for part in rows[distributed.own_rows(len(rows))].split(chunk):
             batch = Batch(self.normalise(data.images[part], task), data.labels[part].to(self.device), task)
             images, targets, _ = self.objective.prepare(batch)
             views = len(images) / len(part)
@@ -118,4 +119,5 @@ class EWC(Vanilla):
             share = (likely if expected else torch.ones_like(likely)) / views
             for name, each in gradients.items():
                 fisher[name] += torch.einsum("n,n...->...", share, each.square()) / len(rows)
+        distributed.sum_over_ranks(fisher.values())
         return fisher

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hashroute import distributed
 from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.learner import Style
 from hashroute.learners.options import Space, Span
@@ -90,7 +92,8 @@ class GPM(Vanilla):
         threshold = min(1.0, self.options.threshold + self.options.increase * task.index)
         for index, energy in enumerate(self._energies(task)):
             old = self.kept.get(f"basis.{index}", energy.new_zeros(len(energy), 0)).cpu()
-            basis = extend_basis(old, energy, threshold).to(self._place.dtype)  # not every device has float64
+            basis = distributed.first(partial(extend_basis, old, energy, threshold))
+            basis = basis.to(self._place.dtype)  # not every device has float64
             self.kept[f"basis.{index}"] = basis.to(self.device)
 
     def on_state_loaded(self) -> None:
@@ -103,7 +106,8 @@ class GPM(Vanilla):
         data = task.data.train
         layers = layers_of(self.encoder)
         energies: list[Tensor | None] = [None] * len(layers)
-        for part in evenly_spaced_indices(len(data), self.options.samples).split(100):
+        rows = evenly_spaced_indices(len(data), self.options.samples)
+        for part in rows[distributed.own_rows(len(rows))].split(100):
             seen: dict[Layer, list[Tensor]] = {layer: [] for layer in layers}
             hooks = [
                 layer.register_forward_pre_hook(lambda layer, inputs, seen=seen: seen[layer].append(inputs[0]))
@@ -118,10 +122,12 @@ class GPM(Vanilla):
                     inputs = _inputs(layer, given).cpu().double()
                     energy, known = inputs @ inputs.T, energies[index]
                     energies[index] = energy if known is None else known.add_(energy)
-        return [
+        found = [
             torch.zeros(width, width, dtype=torch.float64) if energy is None else energy
             for energy, width in zip(energies, map(_width, layers), strict=True)
         ]
+        distributed.sum_over_ranks(found)
+        return found
 
 
 def _norms(encoder: nn.Module) -> Sequence[Any]:

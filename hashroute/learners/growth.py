@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from hashroute import distributed
 from hashroute.learners.randomness import isolated_rng
 from hashroute.learners.shared_head import SharedEntry
 from hashroute.learners.trainer import new_training_state
@@ -100,7 +102,7 @@ class Growth:
         """Recognise the data of a task, find its parent, and fork it unless growth is bounded."""
         learner = self.learner
         entries = learner.entries[: task.index]
-        distances = learner.distances_of(task).tolist()
+        distances = distributed.first(lambda: learner.distances_of(task).tolist())
         limit = learner.options.recognised * learner.memory_hash.features
         near = [entry for entry in entries if distances[entry.index] <= limit]
         same = [entry for entry in near if entry.class_names == task.class_names]
@@ -161,8 +163,7 @@ class Growth:
             self._start_like(head, task, path)
             with isolated_rng(learner.task_seed(task), learner.device):
                 self._train_head(head, *seen, learner.recipe.epochs_of(task.index))
-            with torch.no_grad():
-                scores = objective.scores(head(held[0]), held[1])
+            scores = distributed.first(partial(self._scores, head, *held))
             share = scores.double().mean().item()
             if share > max(shares.values(), default=-float("inf")):
                 learner.scratch = {"path": torch.tensor(path), "scores": scores}
@@ -171,6 +172,10 @@ class Growth:
         decision.tried = {self.owner(path): objective.score_factor * share for path, share in shares.items()}
         decision.reused = max(decision.tried.values())
         return max(parents, key=lambda path: shares[path])
+
+    @torch.no_grad()
+    def _scores(self, head: nn.Module, features: Tensor, targets: Tensor) -> Tensor:
+        return self.learner.objective.scores(head(features), targets)
 
     def tried_head(self) -> dict[str, Tensor]:
         """The state of the best head on frozen units, while a task is being learned."""
@@ -224,7 +229,7 @@ class Growth:
         if decision.looks_like is not None:
             similar = learner.entries[learner.find_task(decision.looks_like).index]
         else:  # there is no room for another memory
-            similar = learner.entries[int(learner.distances_of(task).argmin())]
+            similar = learner.entries[distributed.first(lambda: int(learner.distances_of(task).argmin()))]
         assert similar.memory is not None, "every task that was learned has one"
         return similar.memory, 0
 
@@ -236,7 +241,7 @@ class Growth:
         image of this task shows that.
         """
         learner = self.learner
-        scores = learner.recorded_scores(task.data.validation, task).cpu().double()
+        scores = distributed.first(lambda: learner.recorded_scores(task.data.validation, task)).cpu().double()
         difference = scores - learner.scratch["scores"].cpu().double()
         decision.forked = learner.objective.score_factor * scores.mean().item()
         error = difference.std().item() / len(difference) ** 0.5 if len(difference) > 1 else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hashroute import distributed
 from hashroute.recipe import HeadSpec
 
 
@@ -24,6 +25,19 @@ class ScaleFeatures(nn.Module):
         return f"{self.scale:g}"
 
 
+class Dropout(nn.Dropout):
+    """Dropout that drops the same numbers of a batch in however many processes it is computed."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features: (n, features)."""
+        if not self.training or not distributed.sharing():
+            return super().forward(features)
+        width = features.shape[1:]
+        return features * distributed.draw_rows(
+            len(features), lambda rows: F.dropout(features.new_ones(rows, *width), self.p)
+        )
+
+
 class Head(nn.Sequential):
     """Hidden layers as a `HeadSpec` describes them, then a linear layer with some outputs.
 
@@ -36,6 +50,6 @@ class Head(nn.Sequential):
         for width, rate in zip(spec.widths, spec.dropout, strict=True):
             layers += [nn.Linear(features, width), activation()]
             if rate:
-                layers.append(nn.Dropout(rate))
+                layers.append(Dropout(rate))
             features = width
         super().__init__(*layers, nn.Linear(features, outputs))

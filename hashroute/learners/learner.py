@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from hashroute import distributed
 from hashroute.images import Images
 from hashroute.learners import files
 from hashroute.learners.entries import Batch, EpochLog, Familiarity, TaskEntry
@@ -231,7 +233,7 @@ class Learner(Predictor):
         Args:
             tasks: what to learn.
             progress: show a progress bar; by default, on a terminal and in a notebook.
-            on_epoch: called with what each epoch gave.
+            on_epoch: called with what each epoch gave; in many processes, on rank 0.
         """
         groups, trainer = tasks_of(tasks, self.at_once), Trainer(self)
         begun = next((place for place, together in enumerate(groups) if trainer.is_learning(together)), 0)
@@ -242,7 +244,7 @@ class Learner(Predictor):
                 while not trainer.done:
                     log = trainer.run_epoch(advance)
                     if on_epoch is not None:
-                        on_epoch(log)
+                        distributed.first(partial(on_epoch, log))
                 trainer.finish()
         return self
 
@@ -280,10 +282,11 @@ class Learner(Predictor):
         """Called when weights and kept tensors were loaded."""
 
     def save(self, folder: str | Path) -> None:
-        """Write the model into a folder; `load_learner` reads it."""
+        """Write the model into a folder; `load_learner` reads it. In many processes, rank 0 writes it."""
         if self.training_state is not None:
             raise ValueError(f"{self.name} is learning a task: let learn() end, or call abort(), then save")
-        files.write_model(Path(folder), files.describe(self), files.state_of(self))
+        if distributed.is_first():
+            files.write_model(Path(folder), files.describe(self), files.state_of(self))
 
 
 def count_weights(module: nn.Module) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
+from hashroute import distributed
 from hashroute.images import Images, batches_of
 from hashroute.learners.entries import Batch, TaskEntry, TaskFree
 from hashroute.learners.inputs import ImagesLike, as_images, check_images
@@ -149,7 +151,8 @@ class Predictor(nn.Module):
         if self.backbone.stem is None or task.held is None or split not in (task.held.train, task.held.validation):
             return split
         if split not in task.maps:
-            task.maps[split] = keep_maps(split, self.input_shape, self._stem_maps)
+            compute = partial(distributed.split_rows, self._stem_maps)
+            task.maps[split] = keep_maps(split, self.input_shape, compute)
         return task.maps[split]
 
     @torch.no_grad()
@@ -300,7 +303,8 @@ class Predictor(nn.Module):
             for images, some in zip(self._parts(split.images), labels, strict=True):
                 batch = Batch(self.normalise(images, task), some.to(self.device), task)
                 batch = self.objective.prepare(batch)
-                features.add(self.features(batch.images, task), len(images))
+                found = distributed.split_rows(lambda part: self.features(part, task), batch.images)
+                features.add(found, len(images))
                 targets.add(batch.targets, len(images))
         return features.tensor, targets.tensor
 

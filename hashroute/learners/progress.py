@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from rich.progress import Task as Row
 from rich.text import Text
 
+from hashroute import distributed
 from hashroute.learners.trainer import Trainer
 
 
@@ -27,7 +28,8 @@ def progress_bar(trainer: Trainer, show: bool | None) -> Iterator[Callable[[int]
     show: None shows a bar on a terminal and in a notebook, and nowhere else.
     """
     console = Console(stderr=True)
-    if not (console.is_terminal or console.is_jupyter if show is None else show):
+    shown = console.is_terminal or console.is_jupyter if show is None else show
+    if not shown or not distributed.is_first():
         yield None
         return
     names = ", ".join(entry.name for entry in trainer.state.tasks)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from hashroute import distributed
 from hashroute.images import Images
 from hashroute.learners.entries import TaskEntry
 from hashroute.learners.learner import Learner
@@ -135,13 +136,16 @@ class SharedHead(nn.Module):
     def study(self, train: Batches, held_out: Batches, columns: Sequence[int]) -> Lesson:
         """What a task adds. The head stays as it is until `take`.
 
-        train, held_out: batches of features and labels of the task. columns: the column of each of its classes.
+        train, held_out: batches of features and labels of the task; in many processes, a part of those to train on.
+        columns: the column of each of its classes.
         """
         own = torch.tensor(columns, device=self.evidence.device)
-        sums = copy.deepcopy(self.sums)
-        sums.reserve(max(columns) + 1)
+        sums, added = copy.deepcopy(self.sums), ClosedForm(self.sums.features).to(own.device)
+        added.reserve(max(columns) + 1)
         for features, labels in _chunks(train):
-            sums.add(features, own[labels])
+            added.add(features, own[labels])
+        added.sum_over_ranks()
+        sums.merge(added, torch.arange(added.classes, device=own.device))
         tried = [sums.solve(ridge) for ridge in RIDGES]
         evidence = self.evidence.clone()
         scores: list[list[Tensor]] = [[] for _ in tried]
@@ -233,9 +237,10 @@ class SharedHeadLearner(Learner):
         if not task.columns:
             task.mirror = self.recipe.augment and "flip" in task.data.augmentations
         task.columns = self.columns_of(task)
-        parts = (task.data.train, task.data.validation)
-        train, held_out = (self._fixed_batches(self.inputs(split, task), task) for split in parts)
-        return self.shared.study(train, held_out, task.columns)
+        train, held_out = (self.inputs(split, task) for split in (task.data.train, task.data.validation))
+        if (own := distributed.own_rows(len(train))) != slice(None):
+            train = train[own]
+        return self.shared.study(self._fixed_batches(train, task), self._fixed_batches(held_out, task), task.columns)
 
     def columns_of(self, task: SharedEntry) -> tuple[int, ...]:
         """The column of each class of a task."""
@@ -254,6 +259,8 @@ class SharedHeadLearner(Learner):
 
     def _fixed_batches(self, split: Split, task: SharedEntry) -> Iterator[tuple[Tensor, Tensor]]:
         """Features of the shared head and labels, batch by batch."""
+        if not len(split):  # a part of few images
+            return
         labels = split.labels.split(self._batch_size())
         for images, some in zip(self._parts(split.images), labels, strict=True):
             yield self.fixed(images, task.mirror, whole=True), some.to(self.device)

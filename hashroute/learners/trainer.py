@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
+from hashroute import distributed
 from hashroute.learners.entries import Batch, EpochLog, TaskEntry
 from hashroute.learners.maps import Maps
 from hashroute.recipe import Recipe
@@ -31,6 +32,11 @@ class TrainingState:
     optimizer: Optimizer
     schedule: LRScheduler | None
     epoch: int = 0
+
+    @property
+    def weights(self) -> Iterator[nn.Parameter]:
+        """The weights that are trained."""
+        return (weight for group in self.optimizer.param_groups for weight in group["params"])
 
     def step(self, loss: Tensor) -> None:
         """Compute gradients and change the weights."""
@@ -118,12 +124,14 @@ class Trainer:
         entries = [learner.Entry.of(task, index) for index, task in enumerate(tasks, len(learner.tasks))]
         random = learner.random.state
         try:
-            with learner.random.use(learner.device):
+            with self._in_step():
                 for entry in entries:
                     learner.add_task(entry)
                 learner.to(learner._place).eval()
                 for entry in entries:
                     learner.before_task(entry)
+                distributed.copy_from_first([*learner.parameters(), *learner.buffers(), *learner.kept.values()])
+                distributed.copy_from_first(learner.scratch.values())
                 self._start(entries)
         except BaseException:  # an interrupted preparation leaves the learner as it was before
             learner.rollback(entries[0])
@@ -143,7 +151,7 @@ class Trainer:
         learner, state, start = self.learner, self.state, clock(self.learner.device)
         rates = {} if state.schedule is None else state.schedule.state_dict()
         try:
-            with learner.random.use(learner.device):
+            with self._in_step():
                 if not learner.trained:
                     return self._absorb(on_batch, start)
                 loss, score, images = self._pass(on_batch)
@@ -169,7 +177,7 @@ class Trainer:
         """Let the learner keep what it needs of the tasks, and drop their images."""
         learner, state = self.learner, self.state
         learner.eval()
-        with learner.random.use(learner.device):
+        with self._in_step():
             for entry in state.tasks:
                 learner.after_task(entry)
         for entry in state.tasks:
@@ -211,6 +219,15 @@ class Trainer:
 
     # ---------------------------------------------------------------- parts
 
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """All processes take the same steps in this block, with the same random numbers of the learner."""
+        random = self.learner.random
+        with distributed.together():
+            random.state = distributed.first(lambda: random.state)
+            with random.use(self.learner.device):
+                yield
+
     def _check(self, tasks: Sequence[Task]) -> None:
         """Refuse what cannot be learned now."""
         learner = self.learner
@@ -248,21 +265,25 @@ class Trainer:
         learner.on_epoch_start(len(requests))
         loss = torch.zeros((), device=learner.device)
         score = torch.zeros((), device=learner.device)
-        scored = 0
+        scored = 0.0
         with closing(self._batches(requests)) as batches:  # files are read ahead by threads, which end with it
             for (_, rows), batch in zip(requests, batches, strict=True):
                 batch_loss, outputs = learner.loss(batch)
                 state.optimizer.zero_grad()
-                batch_loss.backward()
+                distributed.weighted(batch_loss).backward()
+                distributed.sum_gradients(state.weights)
                 learner.before_step()
                 state.update()
                 learner.after_step()
-                loss += batch_loss.detach()
-                score += learner.objective.scores(outputs.detach(), batch.targets).sum()
-                scored += len(batch.targets)  # an objective may make several views of an image
+                loss += distributed.weighted(batch_loss.detach())
+                score += distributed.counted(learner.objective.scores(outputs.detach(), batch.targets).sum())
+                scored += distributed.counted(float(len(batch.targets)))  # an objective may make several views
                 if on_batch is not None:
                     on_batch(len(rows))
-        return loss.item() / len(requests), score.item() / scored, sum(len(rows) for _, rows in requests)
+        count = torch.tensor(scored, dtype=torch.float64)
+        distributed.sum_over_ranks([loss, score, count])
+        distributed.copy_from_first(learner.encoder.buffers())  # such as the statistics of a batch norm
+        return loss.item() / len(requests), score.item() / count.item(), sum(len(rows) for _, rows in requests)
 
     def _requests(self) -> list[tuple[TaskEntry, Tensor]]:
         """The batches of an epoch, in order: the task, and the rows of its images."""
@@ -277,22 +298,22 @@ class Trainer:
         return requests
 
     def _batches(self, requests: Sequence[tuple[TaskEntry, Tensor]]) -> Generator[Batch, None, None]:
-        """Training batches: read, augmented as the task allows, normalised, and prepared by the objective.
+        """Training batches, or their part: read, augmented as the task allows, normalised, prepared by the objective.
 
         Maps of a frozen stem are not augmented: they are computed once, from the images as they are.
         """
-        learner = self.learner
-        read = read_batches((learner.inputs(entry.data.train, entry), rows) for entry, rows in requests)
-        for (entry, _), (images, targets) in zip(requests, read, strict=True):
-            images = images.to(learner.device)
-            if learner.recipe.augment and not isinstance(images, Maps):
-                images = augment(images, entry.data.augmentations)
-            batch = Batch(learner.normalise(images, entry), targets.to(learner.device), entry)
-            yield learner.objective.prepare(batch)
+        learner, own = self.learner, distributed.batch_slice
+        read = read_batches((learner.inputs(entry.data.train, entry), rows[own(len(rows))]) for entry, rows in requests)
+        for (entry, rows), (images, targets) in zip(requests, read, strict=True):
+            with distributed.batch(len(rows)):  # until the next batch is asked for
+                images = images.to(learner.device)
+                if learner.recipe.augment and not isinstance(images, Maps):
+                    images = augment(images, entry.data.augmentations)
+                batch = Batch(learner.normalise(images, entry), targets.to(learner.device), entry)
+                yield learner.objective.prepare(batch)
 
     def _check_finite(self, loss: float) -> None:
-        trained = (weight for group in self.state.optimizer.param_groups for weight in group["params"])
-        finite = torch.stack([weight.isfinite().all() for weight in trained]).all()
+        finite = torch.stack([weight.isfinite().all() for weight in self.state.weights]).all()
         if not loss < float("inf") or not finite:
             what = "its weights are not finite" if loss < float("inf") else f"its loss is {loss}"
             raise ValueError(
@@ -313,12 +334,12 @@ def clock(device: torch.device) -> float:
 def augment(images: Tensor, augmentations: frozenset[str]) -> Tensor:
     """Mirror half of the images, and shift each by up to two pixels, where a task allows it."""
     n, channels, height, width = images.shape
-    device = images.device
+    device, draw = images.device, distributed.draw_rows
     if "flip" in augmentations:
-        images = torch.where((torch.rand(n) < 0.5).to(device).view(-1, 1, 1, 1), images.flip(3), images)
+        images = torch.where((draw(n, torch.rand) < 0.5).to(device).view(-1, 1, 1, 1), images.flip(3), images)
     if "shift" in augmentations:
         images = F.pad(images, (2, 2, 2, 2))
-        down, right = (torch.randint(5, (n, 1)).to(device) for _ in range(2))
+        down, right = (draw(n, lambda rows: torch.randint(5, (rows, 1))).to(device) for _ in range(2))
         rows, columns = down + torch.arange(height, device=device), right + torch.arange(width, device=device)
         numbers = torch.arange(n, device=device).view(-1, 1, 1, 1)
         planes = torch.arange(channels, device=device).view(1, -1, 1, 1)

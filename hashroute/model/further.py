@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from hashroute import distributed
 from hashroute.learners.entries import Batch, TaskEntry
 from hashroute.learners.growth import HRNEntry
 from hashroute.learners.randomness import isolated_rng
@@ -103,12 +104,13 @@ class FurtherLearner(KeptLearner):
         with torch.no_grad():
             before = self.encoder(batch.images, self.entries[0].path)
         shares = self.old.counts.clamp_max(MOST_DRAWN) / len(batch.task.data.train)
-        counts = (shares * len(batch.targets) + torch.rand(len(shares))).long()
+        counts = (shares * distributed.batch_rows(len(batch.targets)) + torch.rand(len(shares))).long()
         drawn, labels = self.old.sample(counts.tolist())
-        outputs = head(torch.cat([features, drawn.to(features)]))
-        loss = self.objective.loss(outputs, torch.cat([batch.targets, labels.to(batch.targets)]))
+        with distributed.more_rows(len(labels)) as (own, factor):
+            outputs = head(torch.cat([features, drawn[own].to(features)]))
+        loss = self.objective.loss(outputs, torch.cat([batch.targets, labels[own].to(batch.targets)]))
         moved = (features - before).square().sum(1).mean()
-        return loss + NEAR * moved, outputs[: len(batch.targets)]
+        return factor * loss + NEAR * moved, outputs[: len(batch.targets)]
 
     def after_task(self, task: TaskEntry) -> None:
         """Keep the fork, the head alone, or nothing. The shared head learns the new images in any case."""
@@ -131,6 +133,7 @@ class FurtherLearner(KeptLearner):
                 outputs[kind] = head(torch.cat([held[0], drawn.to(held[0])]))
         labels = torch.cat([held[1], labels.to(held[1])])
         right = {kind: (each.argmax(1) == labels).double() for kind, each in outputs.items()}
+        right = distributed.first(lambda: right)
         kept = "fork" if _better(right["fork"], right["head"]) else "head"
         if "before" in right and _better(right["before"], right[kept]):
             kept = "before"

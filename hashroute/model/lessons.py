@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hashroute import distributed
 from hashroute.learners import checkpoints
 from hashroute.learners.progress import progress_bar
 from hashroute.learners.trainer import Trainer
@@ -96,7 +97,7 @@ def learn(
         raise ValueError(
             f"{lesson.task!r} has one class, {lesson.source.classes[0]!r}: expected at least two in the first task"
         )
-    digest = lesson.source.fingerprint()
+    digest = distributed.first(lesson.source.fingerprint)
     if known is not None and digest in known.sources:
         notes = ["these images were learned before: nothing was changed"]
         return LearnReport(lesson.task, known.classes, 0, 0, known.accuracy, 0, 0.0, notes=notes)
@@ -119,15 +120,19 @@ def learn(
         _key(lesson, settings, seen, epochs, digest),
     )
     splits = _train(store, learner, task, checkpoint, report, progress)
-    if isinstance(learner, FurtherLearner):
-        record, shared = _record_more(store, learner, task, digest, report)
-    else:
-        record, shared = _record_new(store, learner, lesson, task, splits, digest, report)
-    report.unreadable, report.unreadable_list = len(problems), store.write_unreadable(lesson.task, problems)
-    named = replace(manifest, settings=settings.to_dict())
-    store.commit(named.learned(lesson.task, store.put_json(record.to_dict()), shared, record.private))
-    report.seconds = time.monotonic() - start
-    return report
+
+    def commit() -> LearnReport:
+        if isinstance(learner, FurtherLearner):
+            record, shared = _record_more(store, learner, task, digest, report)
+        else:
+            record, shared = _record_new(store, learner, lesson, task, splits, digest, report)
+        report.unreadable, report.unreadable_list = len(problems), store.write_unreadable(lesson.task, problems)
+        named = replace(manifest, settings=settings.to_dict())
+        store.commit(named.learned(lesson.task, store.put_json(record.to_dict()), shared, record.private))
+        report.seconds = time.monotonic() - start
+        return report
+
+    return distributed.first(commit)
 
 
 def _choices(source: Source, task: Task, settings: ModelSettings, new: bool) -> list[str]:
@@ -169,7 +174,7 @@ def _train(
             done += images
             if bar is not None:
                 bar(images)
-            if callable(progress):
+            if callable(progress) and distributed.is_first():
                 progress(Progress(task.name, trainer.state.epoch, trainer.epochs, done, trainer.images))
 
         while not trainer.done:
@@ -284,15 +289,23 @@ class _Checkpoint:
 
     def write(self, store: Store, learner: KeptLearner) -> None:
         """Replace it by the present state."""
-        content = checkpoints.pack({"key": self.key, **learner.checkpoint()})
-        store.write_checkpoint(self.path, lambda file: file.write_bytes(content))
+
+        def write() -> None:
+            content = checkpoints.pack({"key": self.key, **learner.checkpoint()})
+            store.write_checkpoint(self.path, lambda file: file.write_bytes(content))
+
+        distributed.first(write)
 
     def resume(self, learner: KeptLearner, task: Task) -> Trainer | None:
         """Go on from it, if there is one of the same lesson."""
+        checkpoint = distributed.first(self._read)
+        return None if checkpoint is None else learner.restore(checkpoint, task)
+
+    def _read(self) -> dict[str, Any] | None:
         if not self.path.exists():
             return None
         try:
             checkpoint = checkpoints.unpack(self.path)
         except ValueError:  # whatever is wrong with it, the task can be learned from its beginning
             return None
-        return learner.restore(checkpoint, task) if checkpoint.get("key") == self.key else None
+        return checkpoint if checkpoint.get("key") == self.key else None

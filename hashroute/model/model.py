@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from hashroute import distributed
 from hashroute.devices import find_device
 from hashroute.learners.export import export_onnx
 from hashroute.model import lessons
@@ -58,6 +60,9 @@ class _Opened:
 
 class Model:
     """A model in a folder. Other processes may read it, and change it, at the same time.
+
+    In a group of processes (`torch.distributed`), all of them make the same changes together: they share the work of
+    `learn`, and rank 0 writes.
 
     Args:
         path: the folder; the first `learn` makes it.
@@ -124,13 +129,15 @@ class Model:
                 what = "has no name" if not each.name else f"has the name {each.name!r}"
                 raise ValueError(f"the task {what}: give it one, as in learn(source, task='birds')")
             lesson = Lesson(each.name, each, private, epochs)
-            reports.append(self._change(lambda manifest, lesson=lesson: self._learn(manifest, lesson, progress)))  # type: ignore[misc]
+            reports.append(self._learn(lesson, progress))
         return reports[-1]
 
-    def _learn(self, manifest: Manifest, lesson: Lesson, progress: Any) -> LearnReport:
-        settings = self._settings_for(manifest, lesson.source, lesson.private)
-        records = self._records(manifest)
-        return lessons.learn(self.store, manifest, settings, records, lesson, progress, self.device)
+    def _learn(self, lesson: Lesson, progress: Any) -> LearnReport:
+        with ExitStack() as stack:
+            manifest = distributed.first(lambda: stack.enter_context(self.store.writing()))
+            settings = self._settings_for(manifest, lesson.source, lesson.private)
+            records = self._records(manifest)
+            return lessons.learn(self.store, manifest, settings, records, lesson, progress, self.device)
 
     def _settings_for(self, manifest: Manifest, source: Source, private: bool) -> ModelSettings:
         """The settings of the model; those of a new one follow from its first task."""
@@ -307,8 +314,11 @@ class Model:
     # ---------------------------------------------------------------- parts
 
     def _change(self, change: Callable[[Manifest], Result]) -> Result:
-        with self.store.writing() as manifest:
-            return change(manifest)
+        def locked() -> Result:
+            with self.store.writing() as manifest:
+                return change(manifest)
+
+        return distributed.first(locked)
 
     def _find(self, manifest: Manifest, task: str) -> str:
         if task not in manifest.tasks:

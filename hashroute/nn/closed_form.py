@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hashroute import distributed
+
 CHUNK = 1000
 """Rows whose products are summed in float32 at once: with features up to 127 these sums are exact."""
 
@@ -92,6 +94,13 @@ class ClosedForm(nn.Module):
         sums.index_add_(0, columns, other.sums.long())
         self._add(sign * other.gram.long(), sign * sums)
         self.counts.index_add_(0, columns, sign * other.counts)
+
+    def sum_over_ranks(self) -> None:
+        """Add up the sums of all processes, where each has data of its own."""
+        if distributed.ranks() > 1:
+            gram, sums = self.gram.long(), self.sums.long()
+            distributed.sum_over_ranks([gram, sums, self.counts])
+            self.gram, self.sums = _narrow(gram), _narrow(sums)
 
     def drop_first(self, classes: int) -> None:
         """Remove the first classes, whose sums must be subtracted before."""

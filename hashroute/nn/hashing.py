@@ -71,7 +71,7 @@ class FeatureHash:
         # phi is linear and h does not depend on scale, so dividing by a constant after hashing gives the same h and the
         # same gradient as the paper's division before it, and touches fewer numbers; unless the sums could overflow.
         divisor = largest.clamp_min(torch.finfo(flat.dtype).tiny)[:, None]
-        if largest.max() < torch.finfo(flat.dtype).max / flat.shape[1]:
+        if not len(flat) or largest.max() < torch.finfo(flat.dtype).max / flat.shape[1]:
             return self(flat) / divisor, largest
         return self(flat / divisor), largest
 

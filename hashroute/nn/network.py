@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,16 +19,21 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from hashroute import distributed
 from hashroute.nn.bases import Bases
 from hashroute.nn.growth import Growth
 from hashroute.nn.hashing import FeatureHash, integer_hash, normalise
+from hashroute.nn.replay import Recordings
 from hashroute.nn.units import ChannelRule, ConvUnit, UnitSpec
 
 DEFAULT_UNITS = (UnitSpec(16, 5, 3, 2, norm_groups=1),) * 2 + (UnitSpec(16, 2, 3, norm_groups=1),) * 2
 
 
 Maps = list[tuple[NDArray[np.int64], Tensor]]
-"""The maps of all samples in pieces of equal shape, each piece with the indices of its samples."""
+"""The maps of all samples in pieces of equal shape, each piece with the indices of its samples.
+
+If processes share a batch, indices are those of all samples, and a piece has the maps of this process's samples.
+"""
 
 
 class Routing(NamedTuple):
@@ -68,6 +73,10 @@ class HashRoutedNetwork(nn.Module):
         seed: of the hash functions and of the choice among empty units. Weights follow torch.manual_seed.
         grow: when a training batch adds a unit (see Growth); by default never. Call `train_new_units(optimizer)` before
             each step of the optimiser: it trains new units from then on.
+        output: what a pass returns: "routing", a `Routing`; or "features", its features alone, as in `nn.Sequential`.
+
+    In a group of processes (`torch.distributed`), each passes its own samples at the same time. In train mode, hash
+    vectors are gathered: bases evolve as in one process that has the samples of all, rank by rank.
     """
 
     unknown_batches: Tensor
@@ -92,6 +101,7 @@ class HashRoutedNetwork(nn.Module):
         gradient_regularisation: bool = True,
         seed: int = 0,
         grow: Growth | None = None,
+        output: Literal["routing", "features"] = "routing",
     ) -> None:
         super().__init__()
         if features is None:
@@ -105,6 +115,8 @@ class HashRoutedNetwork(nn.Module):
         self.gradient_regularisation = gradient_regularisation
         self.seed = seed = int(seed)
         self.grow = grow
+        self.output = output
+        self._recordings = Recordings()
         for name, value in (("tau_depth", tau_depth), ("tau_empty", tau_empty), ("tau_expand", tau_expand)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is {value}: expected a number from 0 to 1")
@@ -119,6 +131,8 @@ class HashRoutedNetwork(nn.Module):
             raise ValueError(f"max_age is {max_age}: expected a number above 0, or infinity")
         if channels not in ("slice", "chunk-sum"):
             raise ValueError(f"channels is {channels!r}: expected 'slice' or 'chunk-sum'")
+        if output not in ("routing", "features"):
+            raise ValueError(f"output is {output!r}: expected 'routing' or 'features'")
         if len(self.image_shape) != 3:
             raise ValueError(f"image_shape is {self.image_shape}: expected (channels, height, width)")
         if len(units) < self.levels:
@@ -188,23 +202,28 @@ class HashRoutedNetwork(nn.Module):
         # As in an optimiser made for the grown network: their states are interchangeable.
         group[place:place] = [weight for unit in units for weight in unit.parameters()]
 
-    def forward(self, images: Tensor) -> Routing:
-        """images: (n, channels, height, width), floating point. In train mode bases evolve; in eval nothing changes."""
+    def forward(self, images: Tensor) -> Routing | Tensor:
+        """images: (n, channels, height, width), floating point. In train mode bases evolve; in eval nothing changes.
+
+        In eval mode, while no unit has a basis, the features are the hash vectors of the images.
+        """
         if torch.compiler.is_compiling():  # the way depends on the data: there is no graph to compile
-            routing: Routing = torch.compiler.disable(self.forward)(images)
-            return routing
+            result: Routing | Tensor = torch.compiler.disable(self.forward)(images)
+            return result
         self._check_images(images)
         with torch.autocast(images.device.type, enabled=False):  # bases need the precision that the network has
-            return self._route(images)
+            routing = self._route(images)
+        return routing if self.output == "routing" else routing.features
 
     def _route(self, images: Tensor) -> Routing:
         """Algorithm 1 for a batch, level by level."""
-        n = len(images)
+        batch = distributed.layout(len(images), self.training)
+        n = batch.total
         rows = torch.arange(n, device=images.device)  # the samples still on their way, in batch order
         maps: Maps = [(_array(rows), images)]
         hashed, largest = self.image_hash.scaled(images)
-        _check_finite(largest, rows, "of the images holds NaN or Inf: expected finite numbers")
-        hashed, alive = normalise(hashed)
+        _check_finite(largest, rows[: len(images)], "of the images holds NaN or Inf: expected finite numbers")
+        hashed, alive = normalise(batch.gather(hashed, maps[0][0]))
         used = torch.zeros(n, len(self.units), dtype=torch.bool, device=images.device)
         share = images.new_ones(n)  # min(1, |r|) over the basis of the unit that a sample last went through
         features = images.new_zeros(n, self.features)
@@ -212,12 +231,22 @@ class HashRoutedNetwork(nn.Module):
         norms_l2 = images.new_zeros(n, self.levels)
         paths = torch.full((n, self.levels), -1, device=images.device)
         best = []  # |p|^2 of all hash vectors that were compared with bases
+        if not self.training and not self.bases.ranks.any():
+            return Routing(hashed, torch.stack(norms_l1, 1), norms_l2, paths)
+        repeated = self._recordings.repeated(hashed) if self.training else None
+        recording = self._recordings.new(hashed) if self.training and repeated is None else None
 
         for level in range(self.levels):
             rows, hashed = _keep(alive, rows, hashed)
             if len(rows) == 0:
                 break
-            selection = self.bases.select(hashed.detach(), used if len(rows) == n else used[rows], evolve=self.training)
+            if repeated is not None:
+                selection = repeated.selections[level]
+            else:
+                met = used if len(rows) == n else used[rows]
+                selection = self.bases.select(hashed.detach(), met, evolve=self.training)
+            if recording is not None:
+                recording.selections.append(selection)
             (residue, size), units = selection.residues(hashed), selection.units
             best.append(selection.best)
             if not self.training:  # with fewer units in use than levels, none may be left
@@ -234,12 +263,15 @@ class HashRoutedNetwork(nn.Module):
             if len(rows) == 0:
                 break
             entering = share.index_copy(0, rows, size.clamp_max(1.0))
-            hashed, alive, maps = self._through_units(rows, units, maps, share, entering)
+            hashed, alive, maps = self._through_units(rows, units, maps, share, entering, batch)
             share = entering
 
-        if self.grow is not None and self.training and best:
-            self._grow_if_due(self.grow, torch.cat(best))
-        return Routing(features, torch.stack(norms_l1, 1), norms_l2, paths)
+        if recording is not None:
+            recording.keep(features)
+            if self.grow is not None and best:
+                self._grow_if_due(self.grow, torch.cat(best))
+        routing = Routing(features, torch.stack(norms_l1, 1), norms_l2, paths)
+        return routing if batch.alone else Routing(*(each[batch.start : batch.stop] for each in routing))
 
     def _grow_if_due(self, rule: Growth, best: Tensor) -> None:
         """Add a unit if too many hash vectors were unknown for long enough. best: (k,) their longest |p|^2."""
@@ -247,15 +279,17 @@ class HashRoutedNetwork(nn.Module):
         self.unknown_batches.copy_((self.unknown_batches + 1) * (unknown > rule.share * len(best)))
         if self.unknown_batches >= rule.patience and len(self.units) < rule.most:
             self.add_units([rule.units[len(self.units) % len(rule.units)]])
+            distributed.copy_from_first(self.units[-1].parameters())
             self.unknown_batches.zero_()
 
     def _through_units(
-        self, rows: Tensor, units: Tensor, maps: Maps, share: Tensor, entering: Tensor
+        self, rows: Tensor, units: Tensor, maps: Maps, share: Tensor, entering: Tensor, batch: distributed.Layout
     ) -> tuple[Tensor, Tensor, Maps]:
         """Send each sample through its unit and hash what comes out.
 
         rows, units: (k,) the samples that go on and their units. maps: the maps of all samples.
         share, entering: (n,) by how much the unit before, and this one, scale a sample's weight gradient.
+        batch: which samples are this process's; it computes the maps of these, perhaps of none.
         Returns their hash vectors, which of these are not zero, and their new maps.
         """
         regularise = self.gradient_regularisation and self.training and torch.is_grad_enabled()
@@ -270,30 +304,36 @@ class HashRoutedNetwork(nn.Module):
             keys = going[samples]
             for key in np.unique(keys[keys >= 0]).tolist():
                 inside = np.flatnonzero(keys == key)
-                part = piece if len(inside) == len(samples) else piece[_index(inside, piece)]
+                part = piece
+                if len(inside) < len(samples):
+                    own = inside if batch.alone else np.flatnonzero(keys[batch.owns(samples)] == key)
+                    part = piece[_index(own, piece)]
                 groups[key, piece.shape[1:]].append((samples[inside], part))
 
-        maps, hashes, sizes = [], [], []
+        maps, hashes, sizes, order = [], [], [], []
         for (key, _), parts in groups.items():
             samples = np.concatenate([samples for samples, _ in parts])
             piece = parts[0][1] if len(parts) == 1 else torch.cat([part for _, part in parts])
             number, frozen = divmod(key, 2)
+            own = samples if batch.alone else samples[batch.owns(samples)]
             if regularise and piece.requires_grad:
-                index = _index(samples, share)
+                index = _index(own, share)
                 piece = _scale_gradient(piece, share[index] / entering[index])
             unit = self.units[number]
-            piece = functional_call(unit, _detached(unit), piece) if frozen else unit(piece)
+            with batch.computing(samples):
+                piece = functional_call(unit, _detached(unit), piece) if frozen else unit(piece)
             maps.append((samples, piece))
+            order.append(own)
             hashed, largest = self.hashes[number].scaled(piece)
             hashes.append(hashed)
             sizes.append(largest)
 
-        order = np.concatenate([samples for samples, _ in maps])
-        _check_finite(torch.cat(sizes), _index(order, rows), "left its unit with NaN or Inf: lower the learning rate")
-        hashed, alive = normalise(torch.cat(hashes))
-        order = np.argsort(order)
-        if (order[1:] < order[:-1]).any():  # back into batch order
-            hashed, alive = hashed[_index(order, rows)], alive[_index(order, rows)]
+        own = np.concatenate(order) - batch.start
+        _check_finite(torch.cat(sizes), _index(own, rows), "left its unit with NaN or Inf: lower the learning rate")
+        hashed, own = torch.cat(hashes), np.argsort(own)
+        if (own[1:] < own[:-1]).any():  # back into batch order
+            hashed = hashed[_index(own, rows)]
+        hashed, alive = normalise(batch.gather(hashed, _array(rows)))
         if regularise:
             hashed = _scale_gradient(hashed, entering[rows])
         return hashed, alive, maps
@@ -319,7 +359,8 @@ class HashRoutedNetwork(nn.Module):
             "gradient_regularisation": self.gradient_regularisation,
             "seed": self.seed,
         }
-        return config if self.grow is None else {**config, "grow": self.grow.to_dict()}
+        config |= {} if self.grow is None else {"grow": self.grow.to_dict()}
+        return config if self.output == "routing" else {**config, "output": self.output}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> HashRoutedNetwork:
@@ -352,7 +393,7 @@ class HashRoutedNetwork(nn.Module):
         """Raise an error if a state was saved with other settings than these. Heights and widths of images are free."""
         theirs = {"grow": None, **theirs}
         for name, own in {"grow": None, **self.config}.items():
-            given = theirs[name]
+            given = own if name == "output" else theirs[name]
             if name == "image_shape":
                 given, own = given[:1], own[:1]
             # A number of another precision is the same number.
@@ -410,11 +451,6 @@ class HashRoutedNetwork(nn.Module):
             )
         if images.dtype != expected:
             raise ValueError(f"images are {images.dtype}: expected {expected}; convert them with images.to({expected})")
-        if not self.training and not self.bases.ranks.any():
-            raise ValueError(
-                "this network is in eval mode, but no unit has a basis yet: "
-                "pass data in train mode first, or load a state"
-            )
 
     def _place_in(self, optimizer: Optimizer) -> tuple[list[nn.Parameter], int]:
         """The parameter group of an optimiser with weights of this network, and the place behind the last of them."""

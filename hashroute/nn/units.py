@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from hashroute import distributed
 
 ChannelRule = Literal["slice", "chunk-sum"]
 
@@ -112,7 +116,7 @@ class ConvUnit(nn.Module):
         chunks = maps.shape[1] // self.in_channels if self.channels == "chunk-sum" else 1
         first, *rest = self.blocks
         if chunks > 1:
-            maps = first(maps.reshape(-1, self.in_channels, *maps.shape[2:])).unflatten(0, (-1, chunks)).sum(1)
+            maps = first(maps.reshape(-1, self.in_channels, *maps.shape[2:]), chunks).unflatten(0, (-1, chunks)).sum(1)
         else:
             maps = first(maps)
         for block in rest:
@@ -152,8 +156,8 @@ class ConvBlock(nn.Module):
         self.convolution = Convolution(spec, in_channels, pooled=spec.max_pool > 1 and not spec.norm_groups)
         self.norm = nn.GroupNorm(spec.norm_groups, spec.out_channels) if spec.norm_groups else None
 
-    def forward(self, maps: Tensor) -> Tensor:
-        """maps: (batch, channels, height, width)."""
+    def forward(self, maps: Tensor, chunks: int = 1) -> Tensor:
+        """maps: (batch, channels, height, width), of which `chunks` at a time belong to one sample."""
         spec = self.spec
         self._check_fits(maps, spec.kernel_size, spec.padding, "kernel")
         maps = self.convolution(maps)
@@ -163,7 +167,7 @@ class ConvBlock(nn.Module):
             self._check_fits(maps, spec.max_pool, 0, "pooling window")
             maps = _max_pool(maps, spec.max_pool)
         maps = _ACTIVATIONS[spec.activation](maps, inplace=True)
-        return maps * _dropout_mask(maps, spec.dropout) if spec.dropout and self.training else maps
+        return maps * _dropout_mask(maps, spec.dropout, chunks) if spec.dropout and self.training else maps
 
     def _check_fits(self, maps: Tensor, side: int, padding: int, what: str) -> None:
         height, width = maps.shape[2:]
@@ -181,7 +185,7 @@ def _convolve(
 
     pooled: they are max-pooled next, which is several times as fast where channels come last.
     """
-    if maps.shape[1] > 1 or maps.device.type != "cpu" or bias is None:
+    if maps.shape[1] > 1 or maps.device.type != "cpu" or bias is None or not len(maps):
         return F.conv2d(maps, weight, bias, stride, padding)
     side = weight.shape[-1]
     padded = F.pad(maps[:, 0], (padding,) * 4) if padding else maps[:, 0]
@@ -203,16 +207,22 @@ def _max_pool(maps: Tensor, side: int) -> Tensor:
     return torch.maximum(rows[..., :width:2], rows[..., 1:width:2])
 
 
-def _dropout_mask(maps: Tensor, rate: float) -> Tensor:
-    """A dropout mask: 0 for a share `rate` of the numbers, 1 / (1 - rate) for the rest.
+def _dropout_mask(maps: Tensor, rate: float, chunks: int) -> Tensor:
+    """A dropout mask: 0 for a share `rate` of the numbers, 1 / (1 - rate) for the rest."""
+    kept = max(1, round((1 - rate) * 2**16))
+    draw = partial(_draw_16_bits, maps.shape[1:], maps.device)
+    mask = distributed.draw_rows(len(maps), draw, chunks).float().lt_(kept - 2**15)
+    return mask.mul_(2**16 / kept).to(maps.dtype)
+
+
+def _draw_16_bits(shape: Sequence[int], device: torch.device, rows: int) -> Tensor:
+    """(rows, *shape) random whole numbers of 16 bits.
 
     Drawing one random number for each element is what dropout takes on a CPU, so each draw of 64 bits serves four.
     """
-    count = maps.numel()
-    draws = torch.empty((count + 3) // 4, dtype=torch.int64, device=maps.device).random_(-(2**63), None)
-    kept = max(1, round((1 - rate) * 2**16))
-    mask = draws.view(torch.int16)[:count].view(maps.shape).float().lt_(kept - 2**15)
-    return mask.mul_(2**16 / kept).to(maps.dtype)
+    count = rows * math.prod(shape)
+    draws = torch.empty((count + 3) // 4, dtype=torch.int64, device=device).random_(-(2**63), None)
+    return draws.view(torch.int16)[:count].view(rows, *shape)
 
 
 _ACTIVATIONS: dict[str, Callable[..., Tensor]] = {"leaky_relu": F.leaky_relu, "relu": F.relu}

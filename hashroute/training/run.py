@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
+from hashroute import distributed
 from hashroute.learners import files, find_learner
+from hashroute.learners.entries import EpochLog
 from hashroute.learners.learner import Learner
 from hashroute.learners.options import options_from_dict, options_to_dict, searched_options
 from hashroute.learners.trainer import Trainer, clock
@@ -101,6 +104,9 @@ def run(
 ) -> tuple[RunResult, Learner]:
     """Train a learner on the tasks of a scenario, one after another, and measure it after each.
 
+    In a group of processes (`torch.distributed`), all of them call this with the same arguments and share the work.
+    Rank 0 measures, calls `on_epoch` and has the folder.
+
     Args:
         scenario: the tasks, or the name of a registered scenario.
         learner: the name of a registered learner, a learner class, or an instance that has learned nothing yet.
@@ -140,10 +146,12 @@ def run(
         options = learner_options(kind, scenario.name, profile, scenario.image_shape)
     settings = describe(scenario, learner, recipe, seed, options, fraction, evaluate_on, name)
     kept = None if folder is None else RunFolder(folder)
-    with nullcontext() if kept is None else kept.writing():
-        if kept is not None and resume and kept.finished:
-            return kept.read_result(settings), _load_finished(learner, kind, kept.path)
-        checkpoint = None if kept is None else kept.begin(settings, resume, command)
+    with ExitStack() as stack:
+        result, checkpoint = None, None
+        if kept is not None:
+            result, checkpoint = distributed.first(partial(_open, kept, stack, settings, resume, command))
+            if result is not None:
+                return result, _load_finished(learner, kind, kept.path)
         if kept is None or checkpoint is None:
             model = learner if isinstance(learner, Learner) else _create(kind, scenario, recipe, seed, options)
             progress = _Progress(scenario, model.to(device), settings)
@@ -153,22 +161,48 @@ def run(
                 progress = _Progress(scenario, model.to(device), settings)
                 progress.load_state(checkpoint)
         for record in progress.epochs():
-            if kept is not None:
-                length = kept.add_epoch(record)
-                if checkpoints:
-                    kept.write_checkpoint(progress.state(), length)
-            if on_epoch is not None:
-                on_epoch(record)
-        result = progress.evaluation.result
-        if kept is not None:
-            wanted = keep_samples and model.objective.names_classes
-            kept.finish(model, samples(model, progress.evaluation.data) if wanted else [], result)
-        return result, model
+            distributed.first(partial(_keep, kept, record, progress, checkpoints, on_epoch))
+        distributed.first(partial(_finish, kept, progress, keep_samples))
+        return distributed.first(lambda: progress.evaluation.result), model
+
+
+def _open(
+    folder: RunFolder, stack: ExitStack, settings: RunSettings, resume: bool, command: str | None
+) -> tuple[RunResult | None, dict[str, Any] | None]:
+    """Lock the folder until the end of a stack; its result if the run is finished, or else its checkpoint, if any."""
+    stack.enter_context(folder.writing())
+    if resume and folder.finished:
+        return folder.read_result(settings), None
+    return None, folder.begin(settings, resume, command)
+
+
+def _keep(
+    folder: RunFolder | None,
+    record: dict[str, Any],
+    progress: _Progress,
+    checkpoints: bool,
+    on_epoch: Callable[[dict[str, Any]], None] | None,
+) -> None:
+    """Write down an epoch, and tell others about it."""
+    if folder is not None:
+        length = folder.add_epoch(record)
+        if checkpoints:
+            folder.write_checkpoint(progress.state(), length)
+    if on_epoch is not None:
+        on_epoch(record)
+
+
+def _finish(folder: RunFolder | None, progress: _Progress, keep_samples: bool) -> None:
+    """Write the model and the result of a run."""
+    if folder is not None:
+        model, evaluation = progress.learner, progress.evaluation
+        wanted = keep_samples and model.objective.names_classes
+        folder.finish(model, samples(model, evaluation.data) if wanted else [], evaluation.result)
 
 
 def _load_finished(learner: AnyLearner, kind: type[Learner], folder: Path) -> Learner:
     """The model of a finished run."""
-    description, state = files.read_model(folder)
+    description, state = distributed.first(lambda: files.read_model(folder))
     with files.damaged(folder):
         return _rebuild(learner, kind, description, state).eval()
 
@@ -198,31 +232,34 @@ class _Progress:
                 start = clock(learner.device)
                 trainer.begin(*(self.tasks if learner.at_once else self.tasks[len(learner.tasks) :][:1]))
                 result.seconds += clock(learner.device) - start
-            entries = trainer.state.tasks
             log = trainer.run_epoch()
             result.seconds += log.seconds
             result.images += log.images
-            factor = learner.objective.score_factor
-            scores = [learner.scores(entry.data.validation, entry).double().mean().item() for entry in entries]
-            record: dict[str, Any] = {
-                "task": entries[0].name if len(entries) == 1 else "all",
-                "task_index": entries[0].index,
-                "epoch": trainer.state.epoch,
-                "epochs": trainer.epochs,
-                "loss": log.loss,
-                "train_accuracy": None if log.score is None else factor * log.score,
-                "validation_accuracy": sum(factor * score for score in scores) / len(scores),
-                "score": self.score,
-                "images": log.images,
-                "seconds": log.seconds,
-                **learner.analyse(entries[0].data.validation[:1000].images, entries[0]),
-            }
+            record = distributed.first(partial(self._record, trainer, log))
             if trainer.done:
                 start = clock(learner.device)
                 trainer.finish()
                 result.seconds += clock(learner.device) - start
-                record |= self.evaluation.after_task(learner)
+                record |= distributed.first(lambda: self.evaluation.after_task(learner))
             yield record
+
+    def _record(self, trainer: Trainer, log: EpochLog) -> dict[str, Any]:
+        """What the log of the run gets after an epoch."""
+        learner, entries, factor = self.learner, trainer.state.tasks, self.learner.objective.score_factor
+        scores = [learner.scores(entry.data.validation, entry).double().mean().item() for entry in entries]
+        return {
+            "task": entries[0].name if len(entries) == 1 else "all",
+            "task_index": entries[0].index,
+            "epoch": trainer.state.epoch,
+            "epochs": trainer.epochs,
+            "loss": log.loss,
+            "train_accuracy": None if log.score is None else factor * log.score,
+            "validation_accuracy": sum(factor * score for score in scores) / len(scores),
+            "score": self.score,
+            "images": log.images,
+            "seconds": log.seconds,
+            **learner.analyse(entries[0].data.validation[:1000].images, entries[0]),
+        }
 
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs to reach the same numbers, bit for bit."""

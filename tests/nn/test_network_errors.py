@@ -64,11 +64,6 @@ def test_bad_settings(case: str) -> None:
     assert_one_clear_line(*BAD_SETTINGS[case])
 
 
-def test_eval_before_any_training() -> None:
-    with pytest.raises(ValueError, match="eval mode, but no unit has a basis yet: pass data in train mode first"):
-        small_network().eval()(some_images())
-
-
 def test_weights_that_blew_up_name_the_sample() -> None:
     network = small_network()
     train(network, steps=5)

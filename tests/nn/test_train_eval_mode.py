@@ -36,3 +36,11 @@ def test_train_mode_evolves_bases_even_without_gradients() -> None:
     with torch.no_grad():
         network(some_images())
     assert network.bases.ranks.any()
+
+
+def test_eval_before_any_training_gives_the_hash_of_the_image() -> None:
+    network, images = small_network().eval(), some_images()
+    routing = network(images)
+    assert torch.equal(routing.features, network.image_hash.normalised(images))
+    assert (routing.paths == -1).all()
+    assert not network.bases.ranks.any()
