@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hashroute.images import Images as Images
 from hashroute.images import read_ahead
-from hashroute.user_data import read_data, shape_problem
+from hashroute.user_data import check_countable, check_plain, read_data, shape_problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +108,8 @@ class Task:
             raise ValueError(f"{part} of task {self.name!r} is a {found}: expected a Split; Task.from_data makes one")
         if len(split) == 0:
             raise ValueError(f"task {self.name!r} has no {part} images: expected at least one")
+        if isinstance(split.images, Tensor):
+            check_plain(split.images, f"the {part} images of task {self.name!r}")
         if problem := shape_problem(tuple(split.images.shape)):
             raise ValueError(f"the {part} images of task {self.name!r} cannot be used, {problem}")
         if split.images.dtype != torch.uint8:
@@ -235,6 +237,7 @@ class Scenario:
 
 def check_labels(split: Split, name: str) -> None:
     """Raise an error unless there is one integer for each image."""
+    check_countable(split.labels, f"the labels of task {name!r}")
     if split.labels.dtype != torch.int64 or split.labels.shape != (len(split),):
         hint = "; convert them with labels.long()" if split.labels.shape == (len(split),) else ""
         hint = "; remove the last dimension with labels[:, 0]" if split.labels.shape == (len(split), 1) else hint
@@ -284,6 +287,8 @@ def _as_split(data: Data, name: str, part: str) -> Split:
     """Images and labels, however they are given, as a split."""
     if isinstance(data, Split):
         split = data
+        if isinstance(split.images, Tensor):
+            check_plain(split.images, f"the {part} images of task {name!r}")
     else:
         try:
             split = Split(*read_data(data))

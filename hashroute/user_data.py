@@ -19,6 +19,12 @@ from hashroute.images import Images
 IN_MEMORY = 256 * 2**20
 """Images of up to this many bytes are read into memory at once. More stay where they are, and are read in training."""
 
+PLAIN: tuple[torch.dtype, ...] = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+PLAIN += (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types of pixels that can be computed with."""
+COUNTED = (*PLAIN, torch.bool, torch.uint16, torch.uint32, torch.uint64)
+"""Types of labels that can be made whole numbers."""
+
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -43,7 +49,7 @@ class DatasetImages(Images):
             raise ValueError(f"item {row} of the {kind} cannot be read ({what})") from error
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise ValueError(f"item {row} is a {type(item).__name__}, expected a pair of image and label")
-        return to_uint8(torch.from_numpy(_array(item[0]))).numpy(), item[1]
+        return to_uint8(torch.from_numpy(as_array(item[0]))).numpy(), item[1]
 
     def read(self, row: int) -> NDArray[np.uint8]:
         """Read one image."""
@@ -72,8 +78,30 @@ def read_data(data: Any) -> tuple[Tensor | Images, Tensor]:
     return images, labels
 
 
+def check_plain(images: Tensor, what: str = "images") -> None:
+    """Raise an error if torch can hardly compute with these images."""
+    if strange := _strange(images, PLAIN):
+        raise ValueError(f"{what} are {strange}: expected a plain tensor of uint8, or of numbers from 0 to 1")
+
+
+def check_countable(labels: Tensor, what: str = "labels") -> None:
+    """Raise an error unless these labels can be made whole numbers."""
+    if strange := _strange(labels, COUNTED):
+        raise ValueError(f"{what} are {strange}: expected a plain tensor of whole numbers from 0")
+
+
+def _strange(values: Tensor, kinds: tuple[torch.dtype, ...]) -> str:
+    """What keeps a tensor from being a plain one of these types; empty if it is one."""
+    if values.is_nested or values.layout != torch.strided:
+        return f"a tensor of the layout {'nested' if values.is_nested else values.layout}"
+    if values.is_meta:
+        return "a meta tensor, without values"
+    return "" if values.dtype in kinds else str(values.dtype)
+
+
 def to_uint8(pixels: Tensor) -> Tensor:
     """Pixels as they are, or floating-point ones, from 0 to 1, as uint8."""
+    check_plain(pixels)
     if not pixels.is_floating_point() or pixels.numel() == 0:
         return pixels
     if not (pixels.min() >= 0 and pixels.max() <= 1):  # NaN fails, too
@@ -107,7 +135,7 @@ def _images(images: Any) -> Tensor | Images:
         with warnings.catch_warnings():  # torch warns of arrays that cannot be written: nothing here writes
             warnings.simplefilter("ignore")
             return to_uint8(torch.from_numpy(images))
-    return to_uint8(images if isinstance(images, Tensor) else torch.from_numpy(np.stack([_array(i) for i in images])))
+    return to_uint8(images if isinstance(images, Tensor) else torch.from_numpy(np.stack([as_array(i) for i in images])))
 
 
 def _labels(labels: Any) -> Tensor:
@@ -119,6 +147,7 @@ def _labels(labels: Any) -> Tensor:
                 "names, labels = np.unique(labels, return_inverse=True) makes them"
             )
         numbers = torch.from_numpy(numbers.astype(np.int64) if numbers.dtype.kind != "f" else numbers)
+    check_countable(numbers)
     return numbers if numbers.is_floating_point() else numbers.long()
 
 
@@ -145,7 +174,7 @@ def _items(dataset: Any) -> tuple[Tensor | Images, Tensor]:
 def _whole_number(label: Any, row: int) -> int:
     try:
         return operator.index(label)
-    except TypeError:
+    except (TypeError, RuntimeError):  # torch raises both
         raise ValueError(f"the label of item {row} is {label!r:.40}, expected a whole number") from None
 
 
@@ -163,10 +192,11 @@ def _stored_labels(dataset: Any) -> Tensor | None:
     return None
 
 
-def _array(value: Any) -> NDArray[Any]:
+def as_array(value: Any) -> NDArray[Any]:
     """An image as an array, channels first. A Pillow image has its channels last, or none."""
     if isinstance(value, Tensor):
-        found: NDArray[Any] = value.numpy(force=True)
+        check_plain(value)
+        found: NDArray[Any] = (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)
         return found
     array = np.array(value)
     if isinstance(value, Image.Image):

@@ -14,6 +14,7 @@ from torch import Tensor
 from hashroute.images import Images
 from hashroute.schema import shown
 from hashroute.tasks import Scenario, Task
+from hashroute.user_data import check_plain
 
 
 def check_image_shape(image_shape: Any) -> tuple[int, ...]:
@@ -37,6 +38,8 @@ def as_images(images: ImagesLike) -> Tensor | Images:
     """An array as a tensor, anything else as it is."""
     if isinstance(images, np.ndarray) and images.dtype.kind in "iuf":
         return torch.as_tensor(np.ascontiguousarray(images))
+    if isinstance(images, Tensor) and images.is_nested:  # which has not even a length
+        check_plain(images)
     return images  # type: ignore[return-value]
 
 
@@ -45,8 +48,8 @@ def check_images(images: Any, image_shape: tuple[int, ...]) -> None:
     if not isinstance(images, Tensor | Images) or images.dtype == torch.bool:
         kind = "bool" if isinstance(images, Tensor) else type(images).__name__
         raise ValueError(f"images are {kind}: expected a tensor or an array of uint8, or of numbers from 0 to 1")
-    if isinstance(images, Tensor) and (unusual := _unusual(images)):
-        raise ValueError(f"images are {unusual}: expected a plain tensor of uint8, or of numbers from 0 to 1")
+    if isinstance(images, Tensor):
+        check_plain(images)
     shape = tuple(images.shape)
     if shape[:1] == (0,):
         raise ValueError("there are no images: expected at least one")
@@ -59,20 +62,6 @@ def check_images(images: Any, image_shape: tuple[int, ...]) -> None:
         if not (lowest >= 0 and highest <= most):  # NaN fails, too
             wrong = [not (image.min() >= 0 and image.max() <= most) for image in images].index(True)
             raise ValueError(f"image {wrong} has pixels that are not from 0 to {most}: expected these, or uint8")
-
-
-PLAIN: tuple[torch.dtype, ...] = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-PLAIN += (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""Types of pixels that can be computed with."""
-
-
-def _unusual(images: Tensor) -> str:
-    """What of a tensor torch can hardly compute with; empty if it is a plain one."""
-    if images.is_nested or images.layout != torch.strided:
-        return f"a tensor of the layout {'nested' if images.is_nested else images.layout}"
-    if images.is_meta:
-        return "a meta tensor, without values"
-    return "" if images.dtype in PLAIN else str(images.dtype)
 
 
 def tasks_of(given: Sequence[Task | Scenario], at_once: bool) -> list[list[Task]]:

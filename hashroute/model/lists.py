@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hashroute.schema import parse_json
+from hashroute.schema import one_line, parse_json
 from hashroute.storage import read_bounded
 
 MOST_BYTES = 2**28
@@ -54,7 +54,7 @@ def read_list(path: Path) -> list[Listed]:
 def _column(row: dict[str, Any], names: tuple[str, ...], path: Path) -> str:
     found = next((name for name in names if name in row), None)
     if found is None:
-        columns = ", ".join(map(str, row))[:100]
+        columns = one_line(", ".join(map(str, row)), 100)
         raise ValueError(f"{path} has the columns {columns}: expected one of {', '.join(names)}")
     return found
 

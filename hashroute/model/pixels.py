@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hashroute.data.photos import Photos, photo_pixels
 from hashroute.images import Images
-from hashroute.user_data import to_uint8
+from hashroute.user_data import as_array, check_plain, to_uint8
 
 AT_ONCE = 256
 """Images that are resized together."""
@@ -65,8 +65,9 @@ class FittedImages(Images):
 def as_images(data: Any) -> Tensor:
     """An array or tensor of images as (n, channels, height, width), uint8; channels may come last or be left out."""
     array = data if isinstance(data, Tensor) else torch.from_numpy(np.array(data))
-    if array.dtype == torch.bool or array.is_complex() or not array.numel():
-        raise ValueError(f"images are {array.dtype} of shape {tuple(array.shape)}: expected uint8, or from 0 to 1")
+    check_plain(array)
+    if not array.numel():
+        raise ValueError(f"images have the shape {tuple(array.shape)}: expected at least one with pixels")
     if array.dim() == 3:
         array = array[:, None]
     if array.dim() != 4:
@@ -101,7 +102,7 @@ def prediction_images(images: Any, image_shape: Sequence[int]) -> Tensor | Image
             return open_files(several, image_shape)
         if all(isinstance(each, Image.Image) for each in several):
             return torch.from_numpy(np.stack([photo_pixels(each, size, channels == 3) for each in several]))
-        several = np.stack([np.asarray(each) for each in several])
+        several = np.stack([as_array(each) if isinstance(each, Tensor) else np.asarray(each) for each in several])
     if several.ndim == 3 and len(several) in (1, 3, 4) and several.shape[-1] not in (1, 3, 4):
         several = several[None]  # one image
     return fit_images(as_images(several), image_shape)

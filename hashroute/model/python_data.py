@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hashroute.images import Images
 from hashroute.model.pixels import as_images
-from hashroute.user_data import read_data
+from hashroute.user_data import check_countable, read_data
 
 IMAGES, LABELS, TASKS = (
     ("image", "images", "img", "pixels"),
@@ -78,7 +79,10 @@ def _arrays(images: Any, labels: Any, tasks: Any = None) -> Iterator[Found]:
 
 def _names(values: Any, count: int, what: str) -> list[str]:
     """One name for each image."""
-    array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if isinstance(values, Tensor):
+        check_countable(values, what)
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy(force=True)
+    array = np.asarray(values)
     if array.shape != (count,):
         raise ValueError(f"{what} have the shape {array.shape}: expected one for each of {count} images")
     if array.dtype.kind == "f":
@@ -119,6 +123,8 @@ class _Items:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Tensor):
+        check_countable(value)
     return str(value.item() if hasattr(value, "item") else value)
 
 

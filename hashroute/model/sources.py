@@ -22,6 +22,7 @@ from hashroute.images import Images
 from hashroute.model.lists import LISTS, read_list
 from hashroute.model.pixels import FittedImages, fit_images, look_grey, open_files
 from hashroute.model.python_data import read_python
+from hashroute.schema import one_line, shown
 from hashroute.storage import digest_of
 from hashroute.tasks import Augmentation, Split, Task, hold_out
 from hashroute.user_data import IN_MEMORY
@@ -70,7 +71,8 @@ class Source:
             step = max(1, len(self.images) // LOOKED_AT)
             sides = sorted(side for file in self.images[::step] if (side := _side(file)))
             if not sides:
-                raise ValueError(f"{self.images[0]} and other files cannot be read as images: expected image files")
+                first = one_line(self.images[0], 150)
+                raise ValueError(f"{first} and other files cannot be read as images: expected image files")
             side = sides[len(sides) // 2]
         else:
             side = min(self.images.shape[2:])
@@ -126,7 +128,9 @@ class Source:
         for label, count in enumerate(counts):
             if (count == 1 and held is None) or (count == 0 and not further):
                 what = "one readable image" if count else "no readable image"
-                raise ValueError(f"class {class_names[label]!r} of {name!r} has {what}: expected at least two")
+                raise ValueError(
+                    f"class {shown(class_names[label])} of {shown(name)} has {what}: expected at least two"
+                )
         if held is None or not held.any():
             return hold_out(whole, name)
         if held.all():
@@ -134,7 +138,9 @@ class Source:
         train, validation = whole[~held], whole[held]
         missing = set(validation.labels.tolist()) - set(train.labels.tolist())
         if missing:
-            raise ValueError(f"class {class_names[min(missing)]!r} of {name!r} has no training image: expected some")
+            raise ValueError(
+                f"class {shown(class_names[min(missing)])} of {shown(name)} has no training image: expected some"
+            )
         return train, validation
 
 
@@ -221,7 +227,7 @@ def _listed(path: Path) -> Source:
     labels = [row.label for row in rows]
     splits = {row.split for row in rows} - {""}
     if unknown := splits - {*TRAIN, *HELD_OUT}:
-        raise ValueError(f"{path} has the split {min(unknown)!r}: expected {', '.join([*TRAIN, *HELD_OUT])}")
+        raise ValueError(f"{path} has the split {shown(min(unknown))}: expected {', '.join([*TRAIN, *HELD_OUT])}")
     held = [row.split in HELD_OUT for row in rows]
     return Source(path.stem, files, labels, sorted(set(labels)), held if any(held) else None, root=str(path.parent))
 

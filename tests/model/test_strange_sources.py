@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import zlib
@@ -62,6 +63,19 @@ def test_a_list_of_nonsense_is_one_line(ending: str, tmp_path: Path) -> None:
     with open(path, "wb") as file:
         file.truncate(2**30)
     assert_one_clear_line(lambda: open_sources(path), "has 1,073,741,824 bytes: expected at most")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"path": "a.png", "label": "one", "split": "y" * 5000}, "has the split 'yyy"),
+        ({"y" * 5000: "a.png", "\n" * 50: "one"}, "has the columns yyy"),
+        ({"path": "y" * 5000, "label": "one"}, "and other files cannot be read as images"),
+    ],
+)
+def test_a_list_with_long_entries_is_one_line(line: dict[str, str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "list.jsonl").write_text(json.dumps(line))
+    assert_one_clear_line(lambda: open_sources(tmp_path / "list.jsonl")[0].size(), message)
 
 
 def png(path: Path, side: int) -> Path:
