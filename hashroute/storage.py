@@ -45,9 +45,9 @@ def has_its_content(path: Path) -> bool:
     return digest_of(path) == path.name.partition(".")[0]
 
 
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file's content."""
-    digest = hashlib.sha256()
+def digest_of(path: Path, kind: str = "sha256") -> str:
+    """The SHA-256, or another hash, of a file's content."""
+    digest = hashlib.new(kind, usedforsecurity=kind == "sha256")
     with open(path, "rb") as file:
         for part in iter(partial(file.read, 2**20), b""):
             digest.update(part)

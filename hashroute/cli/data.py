@@ -37,6 +37,8 @@ def run_data(settings: DataSettings, console: Console) -> None:
         status = dataset_status(name)
         if status.sizes:
             text = "{:,} training images, {:,} test images".format(*status.sizes)
+            if status.differing:
+                text += f"; not the published files: {', '.join(status.differing)}"
         else:
             text = status.problem or f"missing: {', '.join(status.missing)}; download it with: hashroute data {name}"
         table.add_row(name, Text(text))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hashroute.data.readers import BrokenFileError
+from hashroute.storage import digest_of
 
 VARIABLE = "HASHROUTE_DATA"
 
@@ -20,10 +21,20 @@ class Source:
     sha256: str
     files: tuple[str, ...]
     """Relative to the folder of the data set. An archive provides several."""
+    plain_url: str = ""
+    """Where it is without HTTPS, if HTTPS fails: the sum is checked there, too."""
+    md5: tuple[str, ...] = ()
+    """Of the files in an archive, as published."""
 
     def missing(self, folder: Path) -> tuple[str, ...]:
         """The files that are not in this folder."""
         return tuple(file for file in self.files if not (folder / file).exists())
+
+    def differing(self, folder: Path) -> tuple[str, ...]:
+        """The files in this folder that are not those that were published, as far as their sums are known."""
+        kind, sums = ("md5", self.md5) if self.md5 else ("sha256", (self.sha256,))
+        pairs = zip(self.files, sums, strict=True) if len(self.files) == len(sums) else ()
+        return tuple(file for file, expected in pairs if digest_of(folder / file, kind) != expected)
 
 
 def data_folder() -> Path:
@@ -45,21 +56,23 @@ def download(source: Source, missing: tuple[str, ...], folder: Path, others: tup
     pooch.get_logger().setLevel("WARNING")
     name = source.url.rsplit("/", 1)[1]
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with _Bar(name) as bar:
-            fetch = pooch.HTTPDownloader(progressbar=bar)
-            path = Path(pooch.retrieve(source.url, f"sha256:{source.sha256}", name, folder, downloader=fetch))
-    except (OSError, ValueError) as error:
-        # pooch raises a ValueError for a wrong sum; all other errors come from the network or the disk.
-        status = getattr(getattr(error, "response", None), "status_code", "")
-        reason = (
-            "its checksum is wrong" if isinstance(error, ValueError) else f"{type(error).__name__} {status}".strip()
-        )
+    for url in filter(None, (source.url, source.plain_url)):
+        try:
+            with _Bar(name) as bar:
+                fetch = pooch.HTTPDownloader(progressbar=bar)
+                path = Path(pooch.retrieve(url, f"sha256:{source.sha256}", name, folder, downloader=fetch))
+            break
+        except ValueError:
+            reason = "its checksum is wrong"
+        except OSError as error:  # of the network or the disk
+            status = getattr(getattr(error, "response", None), "status_code", "")
+            reason = f"{type(error).__name__} {status}".strip()
+    else:
         raise FileNotFoundError(
             f"{', '.join(missing)} could not be downloaded ({reason}): download {source.url} yourself and put "
             f"{', '.join(missing)} into {folder}, or set {VARIABLE} to a folder that contains {folder.name}"
             + (f"; also missing: {', '.join(others)}" if others else "")
-        ) from None
+        )
     if name.endswith(".tar.gz"):
         _extract(path, missing, folder)
 

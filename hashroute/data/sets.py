@@ -33,9 +33,11 @@ class DatasetSpec:
         return tuple(file for source in self.sources for file in source.missing(folder))
 
 
-def _idx_sources(base: str, sums: tuple[str, str, str, str]) -> tuple[Source, ...]:
+def _idx_sources(base: str, sums: tuple[str, str, str, str], plain: str = "") -> tuple[Source, ...]:
     names = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
-    return tuple(Source(base + name, digest, (name,)) for name, digest in zip(names, sums, strict=True))
+    return tuple(
+        Source(base + name, digest, (name,), plain and plain + name) for name, digest in zip(names, sums, strict=True)
+    )
 
 
 def _read_idx(names: tuple[str, ...]) -> Callable[[Path], Dataset]:
@@ -58,7 +60,11 @@ def _read_svhn(folder: Path) -> Dataset:
     return Dataset(read_svhn_split(folder / "train_32x32.mat"), read_svhn_split(folder / "test_32x32.mat"), DIGITS)
 
 
-_SVHN_URL = "http://ufldl.stanford.edu/housenumbers/"
+def _svhn_source(name: str, sha256: str) -> Source:
+    place = f"://ufldl.stanford.edu/housenumbers/{name}"
+    return Source(f"https{place}", sha256, (name,), f"http{place}")
+
+
 DATASETS = {
     "mnist": DatasetSpec(
         "mnist",
@@ -79,13 +85,14 @@ DATASETS = {
     "fashion-mnist": DatasetSpec(
         "fashion-mnist",
         _idx_sources(
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
             (
                 "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
                 "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
                 "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
                 "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
             ),
+            plain="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         ),
         _read_idx(GARMENTS),
         mean=(0.2860,),
@@ -99,6 +106,11 @@ DATASETS = {
                 "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
                 "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
                 ("train", "test", "meta"),
+                md5=(
+                    "16019d7e3df5f24257cddd939b257f8d",
+                    "f0ef6b0ae62326f3e7ffdfab6717acfc",
+                    "7973b15100ade9c7d40fb424638fde48",
+                ),
             ),
         ),
         _read_cifar,
@@ -109,16 +121,8 @@ DATASETS = {
     "svhn": DatasetSpec(
         "svhn",
         (
-            Source(
-                _SVHN_URL + "train_32x32.mat",
-                "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
-                ("train_32x32.mat",),
-            ),
-            Source(
-                _SVHN_URL + "test_32x32.mat",
-                "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
-                ("test_32x32.mat",),
-            ),
+            _svhn_source("train_32x32.mat", "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8"),
+            _svhn_source("test_32x32.mat", "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b"),
         ),
         _read_svhn,
         mean=(0.4377, 0.4438, 0.4728),
@@ -139,6 +143,8 @@ class Status:
     """Why the files cannot be used; None if they can, or if some are missing."""
     sizes: tuple[int, int] | None
     """Numbers of training and test images, if the files can be used."""
+    differing: tuple[str, ...] = ()
+    """Files that can be used, and are not those that were published."""
 
 
 def dataset_status(name: str) -> Status:
@@ -152,7 +158,8 @@ def dataset_status(name: str) -> Status:
         dataset = load_dataset(name)
     except (ValueError, OSError) as error:
         return Status(name, folder, (), str(error), None)
-    return Status(name, folder, (), None, (len(dataset.train), len(dataset.test)))
+    differing = tuple(file for source in spec.sources for file in source.differing(folder))
+    return Status(name, folder, (), None, (len(dataset.train), len(dataset.test)), differing)
 
 
 def load_dataset(name: str) -> Dataset:

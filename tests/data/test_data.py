@@ -284,6 +284,28 @@ def test_a_missing_file_is_downloaded_and_its_sum_checked(server: tuple[Path, st
     assert not list((tmp_path / "other").iterdir())
 
 
+def test_https_comes_first_and_the_sum_is_checked_everywhere(server: tuple[Path, str], tmp_path: Path) -> None:
+    for spec in DATASETS.values():
+        assert all(source.url.startswith("https://") and len(source.sha256) == 64 for source in spec.sources)
+    served, address = server
+    (served / "a.gz").write_bytes(b"content")
+    right = hashlib.sha256(b"content").hexdigest()
+    nowhere = "https://127.0.0.1:9/"
+    download(Source(f"{nowhere}a.gz", right, ("a.gz",), f"{address}a.gz"), ("a.gz",), tmp_path / "data")
+    assert (tmp_path / "data" / "a.gz").read_bytes() == b"content"
+    with pytest.raises(FileNotFoundError, match="its checksum is wrong"):
+        download(Source(f"{nowhere}a.gz", "0" * 64, ("a.gz",), f"{address}a.gz"), ("a.gz",), tmp_path / "other")
+
+
+def test_files_that_are_not_the_published_ones_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"content")
+    (tmp_path / "b").write_bytes(b"other")
+    sums = tuple(hashlib.md5(b"content", usedforsecurity=False).hexdigest() for _ in range(2))
+    assert Source("https://x/a.tar.gz", "0" * 64, ("a", "b"), md5=sums).differing(tmp_path) == ("b",)
+    assert Source("https://x/a", hashlib.sha256(b"content").hexdigest(), ("a",)).differing(tmp_path) == ()
+    assert Source("https://x/a", "0" * 64, ("a",)).differing(tmp_path) == ("a",)
+
+
 def test_all_files_that_are_missing_are_named(
     server: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,7 +383,7 @@ def test_the_list_says_what_is_there_and_what_is_not(tmp_path: Path) -> None:
         (tmp_path / "cifar-100-python" / name).write_bytes(b"broken")
     shown = run_command(tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "40 training images, 25 test images" in shown.stdout
+    assert "40 training images, 25 test images; not the published files: train_32x32.mat, test" in shown.stdout
     assert "download it with: hashroute data mnist" in shown.stdout
     assert "cifar-100-python/train cannot be used" in shown.stdout.replace("\n", "")
     assert str(tmp_path) in shown.stdout
