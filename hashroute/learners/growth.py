@@ -47,7 +47,9 @@ class Decision:
     """Standard error of the difference of the two."""
     units_added: int = 0
     bytes_added: int = 0
-    """Bytes of units and memories; heads are not counted."""
+    """Bytes of units and memories."""
+    head_bytes: int = 0
+    """Bytes of its head."""
 
     def to_dict(self) -> dict[str, Any]:
         """The decision as plain values, for JSON."""
@@ -201,6 +203,7 @@ class Growth:
         kept = grown and (not learner.scratch or self.earned(task, decision))
         memory, added = self._remember(task, decision, kept)  # this takes time: if interrupted, nothing has changed
         decision.bytes_added = added
+        decision.head_bytes = learner.byte_count(sum(each.numel() for each in learner.heads[task.index].parameters()))
         if kept:
             learner.encoder.freeze(task.path)
             decision.action = "fresh" if decision.parent is None else "fork"

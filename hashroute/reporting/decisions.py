@@ -51,10 +51,15 @@ def _choice(decision: dict[str, Any], score: Score) -> str:
 
 
 def _added(decision: dict[str, Any]) -> str:
-    """What was stored for the task; the size is that of units and memory."""
+    """What was stored for the task. Decisions of earlier versions do not know the size of the head."""
     if "bytes_added" not in decision:
         return ""
-    units, size = decision.get("units_added", 0), f"{decision['bytes_added'] / 1000:,.0f} kB"
+    units, size = decision.get("units_added", 0), _size(decision["bytes_added"])
+    head = f"a head ({_size(decision['head_bytes'])})" if decision.get("head_bytes") else "a head"
     if units:
-        return f"adds {units} unit{'' if units == 1 else 's'} and a memory of its data ({size}), and a head"
-    return f"adds a memory of its data ({size}) and a head" if decision["bytes_added"] else "adds only a head"
+        return f"adds {units} unit{'' if units == 1 else 's'} and a memory of its data ({size}), and {head}"
+    return f"adds a memory of its data ({size}) and {head}" if decision["bytes_added"] else f"adds only {head}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1000:,.0f} kB"

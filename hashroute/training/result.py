@@ -30,6 +30,7 @@ class DecisionValues(TypedDict, total=False):
     error: float | None
     units_added: int
     bytes_added: int
+    head_bytes: int
 
 
 class Score(NamedTuple):

@@ -18,6 +18,7 @@ from hashroute import Task, create_learner
 from hashroute.learners import files
 from hashroute.learners.growth import Decision
 from hashroute.learners.hrn import HRN, HRNOptions
+from hashroute.learners.learner import count_weights
 from hashroute.learners.trainer import Trainer
 from hashroute.nn.gaussian import GaussianMemories
 from hashroute.tasks import Split
@@ -119,6 +120,7 @@ def test_a_fork_that_gains_enough_stays() -> None:
     assert (paths(learner), len(learner.encoder), learner.encoder.parents) == ([0, 1], 2, [None, 0])
     assert decision.units_added == 2
     assert decision.bytes_added == 4 * learner.encoder.weights(1) + learner.memories.bytes_each
+    assert decision.head_bytes == 4 * count_weights(learner.heads[1])
 
 
 @pytest.mark.parametrize(

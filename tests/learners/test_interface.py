@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +131,20 @@ def test_a_copy_made_while_a_task_is_learned_ends_it_in_the_same_way(name: str, 
     for each in (learner, other):
         each.learn(digits().tasks[1])
     assert_same(learner, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_learner_that_nobody_holds_is_freed_at_once(name: str) -> None:
+    learner = copy.deepcopy(learned(name))
+    learner.predict(digits(2).tasks[0].test.images[:4])
+    gc.collect()
+    gc.disable()
+    try:
+        seen = weakref.ref(learner)
+        del learner
+        assert seen() is None, "it holds itself: its memory is free only when Python looks for such cycles"
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,6 +23,7 @@ FORK: dict[str, Any] = {
 def test_the_first_task_gets_new_units() -> None:
     first = {"task": "a", "action": "fresh", "units_added": 2, "bytes_added": 38_400}
     assert describe(first) == "a: gets new units; adds 2 units and a memory of its data (38 kB), and a head"
+    assert describe({**first, "head_bytes": 1_700_000}).endswith("a memory of its data (38 kB), and a head (1,700 kB)")
 
 
 def test_a_fork_is_named_with_its_parent_and_the_reason() -> None:
