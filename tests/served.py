@@ -24,10 +24,12 @@ class Server:
         self.process, self.address, self.model = process, address, model
 
     def get(self, path: str, **options: Any) -> requests.Response:
-        return requests.get(self.address + path, timeout=60, **options)
+        return requests.get(self.address + path, timeout=600, **options)
 
     def post(self, path: str, headers: dict[str, str] | None = None, **options: Any) -> requests.Response:
-        return requests.post(self.address + path, headers=CHANGE if headers is None else headers, timeout=60, **options)
+        return requests.post(
+            self.address + path, headers=CHANGE if headers is None else headers, timeout=600, **options
+        )
 
     def predict(self, *files: Path, **query: Any) -> list[dict[str, Any]]:
         answer = self.post("predict", {}, files=parts(files), params=query)
@@ -50,7 +52,7 @@ class Server:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(600)
 
 
 def parts(files: Sequence[Path]) -> list[tuple[str, tuple[str, bytes]]]:

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 import hashroute
 from hashroute.cli.interrupts import Interrupts
 
+NO_MEMORY = ("can't allocate memory", "failed to map segment")
+"""What torch says, and what the loader of its libraries says."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code. A user's mistake is one line on standard error, and code 2."""
@@ -37,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if interrupts.seen:  # the interrupt was swallowed, and left something half-done
                 return _stopped("")
             message = str(error)
-            if isinstance(error, MemoryError) or "can't allocate memory" in message:
+            if isinstance(error, MemoryError) or any(sign in message for sign in NO_MEMORY):
                 message = "there is not enough memory: use smaller images, smaller batches, or fewer runs at a time"
             elif not isinstance(error, (ValueError, OSError)):
                 raise
@@ -52,6 +55,6 @@ def _stopped(message: str) -> int:
     """Say that the command was stopped; returns the exit code."""
     # Python notes an interrupt inside code that was made from text (imports of some packages are), and would end
     # with the signal instead of our code. Running any such code removes the note.
-    exec("")
+    exec("")  # nosec B102
     print(f"hashroute: {message or 'stopped; nothing unfinished was kept'}", file=sys.stderr)
     return 130

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
 import shlex
 import subprocess
 import sys
@@ -369,6 +370,20 @@ def test_memory_that_runs_out_is_one_line(bench: Command, tmp_path: Path, monkey
     assert (code, printed) == (2, "")
     assert errors.startswith("hashroute: there is not enough memory: use smaller images")
     assert errors.count("\n") == 1
+
+
+def test_memory_that_does_not_hold_torch_is_one_line(tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (400 * 2**20, 400 * 2**20))
+
+    command = [sys.executable, "-m", "hashroute", "bench", *QUICK, "--learners", "vc"]
+    where = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=where, capture_output=True, text=True, timeout=600, preexec_fn=limit
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hashroute: there is not enough memory: ")
+    assert done.stderr.count("\n") == 1
 
 
 GONE = """

@@ -25,6 +25,7 @@ def opened(browser: Any) -> Iterator[Opened]:
 
     def open_page(path: Path, width: int = 1280, scheme: str = "light") -> Any:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(0)  # however busy the machine is
         contexts.append(context)
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = context.new_page()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 
 from hashroute.data.photos import LISTED, Photos, open_photos, read_photo
 from hashroute.images import Images
+from hashroute.model.sources import open_sources
 from hashroute.scenarios import folders as folders_module
 from hashroute.scenarios import load_scenario
 
@@ -64,6 +66,18 @@ def test_folders_of_images(
     for split in (pets.train, pets.validation, pets.test):
         assert isinstance(split.images, Images) == (limit == 0)
         assert (split.images[:].float().mean((1, 2, 3)) > 100).long().equal(split.labels)
+
+
+def test_pipes_and_devices_among_images_are_left_out(album: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.mkfifo(album / "1-pets" / "cat" / "pipe.png")
+    (album / "1-pets" / "dog" / "device.png").symlink_to("/dev/zero")
+    with caplog.at_level(logging.WARNING):
+        scenario = load_scenario("folders", folder=album, size=16)
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert warning.startswith("4 of 63 files are left out: ")
+    assert sum(scenario.images[0]) == 59
+    (source,) = open_sources(album / "1-pets")
+    assert not {"pipe.png", "device.png"} & {Path(file).name for file in source.images}
 
 
 def test_on_disk_and_in_memory_are_the_same_images(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ class Visit:
 
     def __init__(self, browser: Any, address: str, width: int, scheme: str) -> None:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(0)  # however busy the machine is
         context.set_default_timeout(60_000)
         self.page, self.width, self.scheme = context.new_page(), width, scheme
         self.problems: list[str] = []

@@ -139,7 +139,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "fastapi.py").write_text("raise ModuleNotFoundError('No module named fastapi', name='fastapi')")
     where = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{ENVIRONMENT.get('PYTHONPATH', '')}"}
     command = [*COMMAND, "serve", "model"]
-    done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (
         2,
         "hashroute: fastapi is not installed: pip install 'hashroute[serve]'\n",
