@@ -5,7 +5,7 @@ MINUTES ?= 30
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help chaos demo test test-slow test-extras test-integrations lint bench docs images pages clean
+.PHONY: help audit chaos demo test test-slow test-extras test-integrations lint bench docs images pages clean
 
 help:  # this list
 	@sed -n 's/^\([a-z-]*\):[^#]*#  *\(.*\)/make \1: \2/p' Makefile
@@ -28,12 +28,18 @@ test-integrations: .venv-integrations/installed  # Dask, Ray and submitit: real 
 	.venv-integrations/bin/python -m pytest tests/integrations/test_engines.py
 
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
+	-$(PIP) --editable ".[fuzz]"
 	$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
 
-lint: $(VENV)/developing  # style and types
+lint: $(VENV)/developing  # style, types and security
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hashroute
+
+audit: $(VENV)/developing  # known weaknesses of the pinned packages; needs https://pypi.org
+	$(PIP) pip-audit
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 bench: $(VENV)/developing  # speed of training and of operations
 	$(BIN)/python benchmarks/speed.py

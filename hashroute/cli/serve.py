@@ -12,7 +12,7 @@ from rich.console import Console
 from hashroute.cli.options import say
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TOKEN = "HASHROUTE_TOKEN"
+TOKEN = "HASHROUTE_TOKEN"  # a name  # nosec B105
 
 
 @dataclass(frozen=True)
