@@ -164,7 +164,12 @@ def example(name: str) -> str:
 def chaos(name: str) -> str:
     """Tries and failures of the last campaign of kills and hostile files."""
     found = json.loads((ROOT / "tests" / "chaos" / f"{name}.json").read_text())
-    rows = [Row((part["name"], Number(part["tries"]), Number(part["failures"]))) for part in found["parts"]]
+    rows = [
+        Row(
+            (": ".join(filter(None, (part["name"], part.get("note")))), Number(part["tries"]), Number(part["failures"]))
+        )
+        for part in found["parts"]
+    ]
     columns = [Column("what was done", words=True), Column("tries", digits=0), Column("failures", digits=0)]
     made = f"{found['minutes']:g} minutes, seed {found['seed']}, {found['machine']}"
     return to_markdown(Table("", columns, rows)) + f"\n`make chaos`: {made}.\n"

@@ -1,8 +1,12 @@
-"""A campaign of kills, faults and hostile files: `make chaos`. It prints its seed and writes what it counted."""
+"""A campaign of kills, faults and hostile files: `make chaos`. It prints its seed and writes what it counted.
+
+It has two halves, each in a process of its own: what happens to folders, and what files hold.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import platform
@@ -11,64 +15,124 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
+from typing import Any
 
 RESULT = Path(__file__).with_name("result.json")
+HALVES = ("kills", "files")
+SHORT = 2
+"""Minutes; a shorter campaign leaves out what needs more: kills of commands, many tasks, memory, pages, atheris."""
+TASKS, WHOLE = 300, 30
+"""Tasks of one model in a campaign of so many minutes; in a shorter one, a share of them."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--minutes", type=float, default=WHOLE)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
     parser.add_argument("--result", type=Path, default=RESULT)
-    parser.add_argument("--only", choices=["kills", "files"], help="one half of the campaign")
+    parser.add_argument("--only", choices=HALVES, help="one half of the campaign")
     given = parser.parse_args()
     if "chaos" not in os.environ.get("LD_PRELOAD", ""):
         return start_with_shim()
-    import torch
-    from kills import kill_commands, kill_everywhere, read_while_saving, soak
-    from mutations import KINDS
-    from outcome import Part, read_mutated
-
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # Pillow warns of damaged images
-    print(f"seed {given.seed}, {given.minutes:g} minutes", flush=True)
-    random, parts, seconds = Random(given.seed), [], 60 * given.minutes / (1 if given.only else 2)
-    with tempfile.TemporaryDirectory(prefix="chaos-") as place:
-        if given.only != "files":
-            parts += kill_everywhere(Path(place), 0.7 * seconds, random)
-            parts.append(read_while_saving(Path(place), 0.1 * seconds))
-            parts.append(soak(Path(place), 0.1 * seconds))
-            if given.minutes >= 1:
-                parts.append(kill_commands(Path(place), 0.1 * seconds, random))
-        if given.only != "kills":
-            for name, kind in KINDS.items():
-                part, folder = Part(name), Path(place) / kind.__name__
-                folder.mkdir()
-                read_mutated(part, kind(folder, random), seconds / len(KINDS), random)
-                parts.append(part)
+    print(f"seed {given.seed}, {given.minutes:g} minutes {given.only or ''}", flush=True)
+    parts = run_half(given) if given.only else run_both(given)
     found = {
         "seed": given.seed,
         "minutes": given.minutes,
-        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}",
-        "parts": [asdict(part) for part in parts],
+        "machine": f"{os.cpu_count()} cores, {versions()}",
+        "parts": parts,
     }
     given.result.write_text(json.dumps(found, indent=1) + "\n")
-    for part in parts:
-        print(f"{part.name}: {part.tries:,} tries, {part.failures} failures")
-    return int(any(part.failures for part in parts))
+    if given.only is None:
+        for part in parts:
+            print(f"{part['name']}: {part['tries']:,} tries, {part['failures']} failures. {part['note']}")
+    return int(any(part["failures"] for part in parts))
+
+
+def versions() -> str:
+    """Of Python and torch."""
+    from importlib.metadata import version
+
+    return f"Python {platform.python_version()}, torch {version('torch')}"
 
 
 def start_with_shim() -> int:
     """Start this program again with the library that disturbs calls."""
-    from kills import build_shim
-
     with tempfile.TemporaryDirectory(prefix="chaos-shim-") as folder:
-        library = build_shim(Path(folder))
+        library, source = Path(folder) / "shim.so", Path(__file__).with_name("shim.c")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
         environment = {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
         return subprocess.run([sys.executable, *sys.argv], env=environment).returncode
+
+
+def run_both(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Both halves at once; the parts of both."""
+    with tempfile.TemporaryDirectory(prefix="chaos-halves-") as folder:
+        results = [Path(folder) / f"{half}.json" for half in HALVES]
+        command = [sys.executable, __file__, "--minutes", str(given.minutes), "--seed", str(given.seed)]
+        halves = [
+            subprocess.Popen([*command, "--only", half, "--result", str(result)])
+            for half, result in zip(HALVES, results, strict=True)
+        ]
+        for half in halves:
+            half.wait()
+        return [part for result in results for part in json.loads(result.read_text())["parts"]]
+
+
+def run_half(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """One half of the campaign; its parts."""
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # Pillow warns of damaged images
+    half = happen_to_folders if given.only == "kills" else change_files
+    with tempfile.TemporaryDirectory(prefix="chaos-") as place:
+        return [asdict(part) for part in half(Path(place), given.minutes, Random(given.seed))]
+
+
+def happen_to_folders(place: Path, minutes: float, random: Random) -> Iterator[Any]:
+    """Kills and faults."""
+    import faults
+    from kills import kill_commands, kill_everywhere
+
+    begun, seconds, works = time.monotonic(), 60 * minutes, faults.fault_works(place)
+    if minutes >= SHORT:
+        yield faults.many_tasks(place, round(TASKS * min(1, minutes / WHOLE)))
+        yield kill_commands(place, 0.08 * seconds, random)
+    yield faults.limited_files(works, 0.02 * seconds, random)
+    yield faults.full_tmpfs(works, place, 0.02 * seconds, random)
+    yield faults.wrong_clock(works, 0.02 * seconds, random, ctypes.CDLL(None))
+    yield faults.two_writers(works, 0.03 * seconds, random)
+    yield faults.read_while_saving(place, 0.02 * seconds)
+    yield faults.read_while_changing(place, 0.02 * seconds, random)
+    yield from kill_everywhere(works, seconds - (time.monotonic() - begun), random)
+
+
+def change_files(place: Path, minutes: float, random: Random) -> Iterator[Any]:
+    """Ten of thirty minutes of asking, saving and loading; then files of every kind."""
+    from kills import soak
+    from mutations import KINDS
+    from outcome import Part, read_mutated
+
+    begun, seconds = time.monotonic(), 60 * minutes
+    if minutes >= SHORT:
+        from guided import guided
+        from pages import scripts_in_names
+
+        yield soak(place, seconds / 3)
+        yield scripts_in_names(place, 0.03 * seconds, random)
+        yield guided(place, 0.06 * seconds, random)
+    left = seconds - (time.monotonic() - begun)
+    for name, kind in KINDS.items():
+        part, folder = Part(name), place / kind.__name__
+        folder.mkdir()
+        read_mutated(part, kind(folder, random), left / len(KINDS), random)
+        print(f"{name}: {part.tries:,} files, {part.failures} failures", flush=True)
+        yield part
 
 
 if __name__ == "__main__":

@@ -11,31 +11,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-from outcome import Part, in_a_child, one_clear_line
+from outcome import Part, in_a_child, or_one_line
 
 from hashroute import Model, Scenario, create_learner, load_learner, load_scenario, run
 from hashroute.recipe import recipe_for
 
-BEFORE, AFTER, FULL = range(3)
-MODES = {BEFORE: "killed before", AFTER: "killed after or in the middle of", FULL: "disk full from"}
+BEFORE, AFTER, FULL, READ_ONLY, GONE = range(5)
+MODES = {
+    BEFORE: "killed before a call",
+    AFTER: "killed after or in the middle of a call",
+    FULL: "disk full from a call on",
+    READ_ONLY: "read-only from a call on",
+    GONE: "folder deleted before a call",
+}
+KILLS = (BEFORE, AFTER)
+KILLED_MORE = 6
+"""How much more often than other faults a kill is tried, when everything was tried once."""
 
 LEAST = 5
 """Tries of each work, however little time there is."""
-
-
-def build_shim(folder: Path) -> Path:
-    """Compile the library that is preloaded into the process."""
-    library = folder / "shim.so"
-    source = Path(__file__).with_name("shim.c")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
-    return library
 
 
 class Work:
@@ -179,26 +180,26 @@ class Bench(Work):
 WORKS = (Save, Learn, Forget, Bench)
 
 
-def kill_everywhere(place: Path, seconds: float, random: Random) -> Iterator[Part]:
-    """Kill each work at each of its calls, again and again until the time is over."""
+def kill_everywhere(works: Sequence[Work], seconds: float, random: Random) -> Iterator[Part]:
+    """Disturb each work at each of its calls, again and again until the time is over."""
     library = ctypes.CDLL(None)
-    parts = {kind: {mode: Part(f"{kind.name}, {MODES[mode]} a call") for mode in MODES} for kind in WORKS}
-    share = seconds / len(WORKS)
-    for kind in WORKS:
-        work = kind(place)
+    share = seconds / len(works)
+    for work in works:
+        parts = {mode: Part(f"{work.name}, {text}") for mode, text in MODES.items()}
         points = [(mode, call) for call in range(1, _count(work, library) + 1) for mode in MODES]
+        weights = [KILLED_MORE if mode in KILLS else 1 for mode, _ in points]
         first = list(points)
         random.shuffle(first)
         end, tries = time.monotonic() + share, 0
         while tries < LEAST or time.monotonic() < end:
             tries += 1
-            mode, call = first.pop() if first else random.choice(points)
-            try_once(work, parts[kind][mode], mode, call, library)
+            mode, call = first.pop() if first else random.choices(points, weights)[0]
+            try_once(work, parts[mode], mode, call, library)
         print(
-            f"{kind.name}: {len(points) // 3} calls, {len(points) - len(first)} of {len(points)} points tried",
+            f"{work.name}: {len(points) // len(MODES)} calls, {len(points) - len(first)} of {len(points)} points tried",
             flush=True,
         )
-        yield from parts[kind].values()
+        yield from parts.values()
 
 
 def _count(work: Work, library: Any) -> int:
@@ -224,20 +225,30 @@ def try_once(work: Work, part: Part, mode: int, call: int, library: Any) -> None
 
     def disturbed() -> None:
         library.chaos_arm(os.fsencode(work.folder), call, mode)
-        try:
-            work.change()
-        except OSError as error:
-            if mode != FULL or not one_clear_line(error):
-                raise
+        work.change() if mode in KILLS else or_one_line(work.change)
 
     part.tries += 1
     status, text = in_a_child(disturbed)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     if status and not killed:
         part.fail(f"call {call}: {text}")
+    if mode == GONE:
+        bring_back(work, part, call)
     status, text = in_a_child(work.check)
     if status:
         part.fail(f"after call {call}: {text or status}")
+
+
+def bring_back(work: Work, part: Part, call: int) -> None:
+    """What was begun in the place of a deleted folder goes on or is refused; then the folder is brought back."""
+    away = work.folder.with_name(f"{work.folder.name}-gone")
+    if not away.exists():  # the work had ended before this call
+        return
+    status, text = in_a_child(lambda: or_one_line(work.change))
+    if status:
+        part.fail(f"in the place of the folder that was deleted before call {call}: {text or status}")
+    shutil.rmtree(work.folder, ignore_errors=True)
+    away.rename(work.folder)
 
 
 def kill_commands(place: Path, seconds: float, random: Random) -> Part:
@@ -288,33 +299,6 @@ def kill_commands(place: Path, seconds: float, random: Random) -> Part:
     return part
 
 
-def read_while_saving(place: Path, seconds: float) -> Part:
-    """Two processes save into one folder while this one loads from it."""
-    part = Part("loads while two processes save")
-    work = Save(place / "reading")
-    work.start_again()
-    old = load_learner(work.folder)
-    end, writers = time.monotonic() + seconds, []
-    for model in (old, work.new):
-        child = os.fork()
-        if child == 0:
-            while time.monotonic() < end + 1:
-                model.save(work.folder)
-            os._exit(0)
-        writers.append(child)
-    while time.monotonic() < end:
-        part.tries += 1
-        try:
-            found = load_learner(work.folder)
-            torch.testing.assert_close(found.state_dict(), work.expected[len(found.tasks)], rtol=0, atol=0)
-        except Exception as error:
-            part.fail(repr(error))
-    for child in writers:
-        if os.waitpid(child, 0)[1]:
-            part.fail("a process that saved has failed")
-    return part
-
-
 def soak(place: Path, seconds: float) -> Part:
     """Ask, save and load again and again: the memory of the process stays within 3 %."""
     part = Part("rounds of predict, save and load with flat memory")
@@ -334,7 +318,8 @@ def soak(place: Path, seconds: float) -> Part:
     while time.monotonic() < end:
         once()
     grown = _resident() / first - 1
-    print(f"soak: {part.tries} rounds, resident memory {100 * grown:+.1f} %", flush=True)
+    part.note = f"{seconds / 60:.3g} minutes, resident memory {100 * grown:+.1f} %"
+    print(f"soak: {part.tries} rounds, {part.note}", flush=True)
     if grown > 0.03:
         part.fail(f"resident memory grew by {100 * grown:.1f} %")
     return part

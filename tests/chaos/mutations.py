@@ -249,44 +249,52 @@ def result_files(place: Path, random: Random) -> Files:
         yield f"{content[:2000]!r}", read
 
 
-def data_files(place: Path, random: Random) -> Files:
-    """IDX, CIFAR and MATLAB files."""
+def data_contents() -> dict[str, bytes]:
+    """Small data files as they should be."""
     labels = (np.arange(10) % 10).astype(np.uint8)
-    idx = [
-        struct.pack(">4B3I", 0, 0, 8, 3, 10, 28, 28) + bytes(10 * 784),
-        struct.pack(">4BI", 0, 0, 8, 1, 10) + labels.tobytes(),
-    ]
     pixels = np.zeros((10, 3072), np.uint8)
-    cifar = [pickle.dumps({b"data": pixels, b"fine_labels": labels.tolist()}, protocol) for protocol in (2, 4, 5)]
-    names = pickle.dumps({"fine_label_names": [f"class {n}" for n in range(100)]}, 2)
-    matlab = []
+    found = {
+        "idx images": gzip.compress(struct.pack(">4B3I", 0, 0, 8, 3, 10, 28, 28) + bytes(10 * 784), 1),
+        "idx labels": gzip.compress(struct.pack(">4BI", 0, 0, 8, 1, 10) + labels.tobytes(), 1),
+        "names": pickle.dumps({"fine_label_names": [f"class {n}" for n in range(100)]}, 2),
+    }
+    for protocol in (2, 4, 5):
+        found[f"cifar {protocol}"] = pickle.dumps({b"data": pixels, b"fine_labels": labels.tolist()}, protocol)
     for compressed in (True, False):
         content = io.BytesIO()
         savemat(content, {"X": np.zeros((32, 32, 3, 10), np.uint8), "y": labels[:, None]}, do_compression=compressed)
-        matlab.append(content.getvalue())
+        found[f"matlab {compressed}"] = content.getvalue()
+    return found
+
+
+def data_files(place: Path, random: Random) -> Files:
+    """IDX, CIFAR and MATLAB files."""
+    contents = data_contents()
     path, other = place / "a", place / "b"
+    other.write_bytes(contents["idx labels"])
     while True:
-        kind = random.randrange(5)
-        if kind == 0:
-            path.write_bytes(gzip.compress(change_bytes(idx[0], random), 1))
-            other.write_bytes(gzip.compress(idx[1], 1))
-            yield "idx", lambda: read_idx_split(path, other, 10)
-        elif kind == 1:
-            path.write_bytes(change_bytes(gzip.compress(random.choice(idx), 1), random))
-            other.write_bytes(gzip.compress(idx[1], 1))
-            yield "gzip", lambda: read_idx_split(path, other, 10)
-        elif kind == 2:
-            content = change_bytes(random.choice(cifar), random)
-            path.write_bytes(content)
-            yield f"cifar: {content[:300]!r}", lambda: read_cifar_split(path, 10)
-        elif kind == 3:
-            content = change_bytes(names, random)
-            path.write_bytes(content)
-            yield f"names: {content[:300]!r}", lambda: read_cifar_names(path)
+        name = random.choice(list(contents))
+        content = contents[name]
+        if name.startswith("idx") and random.random() < 0.5:
+            content = gzip.compress(change_bytes(gzip.decompress(content), random), 1)
         else:
-            content = change_bytes(random.choice(matlab), random)
-            path.write_bytes(content)
-            yield f"matlab: {content[:600]!r}", lambda: read_svhn_split(path)
+            content = change_bytes(content, random)
+        path.write_bytes(content)
+        readers: dict[str, Callable[[], object]] = {
+            "idx": lambda: read_idx_split(path, other, 10),
+            "names": lambda: read_cifar_names(path),
+            "cifar": lambda: read_cifar_split(path, 10),
+            "matlab": lambda: read_svhn_split(path),
+        }
+        yield f"{name}: {content[:600]!r}", readers[name.split()[0]]
+
+
+def list_contents() -> dict[str, bytes]:
+    """Lists of images as they should be, by the ending of their names."""
+    return {
+        "csv": b'path,label,split\na.png,one,train\n"b.png",two,test\n' * 4,
+        "jsonl": b'{"path": "a.png", "label": "one"}\n{"path": "b.png", "label": 2}\n' * 4,
+    }
 
 
 def image_files(place: Path, random: Random) -> Files:
@@ -297,10 +305,7 @@ def image_files(place: Path, random: Random) -> Files:
         content = io.BytesIO()
         noise.save(content, form)
         seeds.append(content.getvalue())
-    lists = {
-        "csv": b'path,label,split\na.png,one,train\n"b.png",two,test\n' * 4,
-        "jsonl": b'{"path": "a.png", "label": "one"}\n{"path": "b.png", "label": 2}\n' * 4,
-    }
+    lists = list_contents()
     path = place / "image"
     while True:
         content = change_bytes(random.choice(seeds), random)

@@ -30,6 +30,8 @@ class Part:
     described: list[str] = field(default_factory=list)
     refused: int = 0
     """Of mutated files: those that were refused with one line."""
+    note: str = ""
+    """What was measured, or why there was no try."""
 
     def fail(self, text: str) -> None:
         """Count a failure."""
@@ -39,22 +41,42 @@ class Part:
             print(f"{self.name}: {text}", file=sys.stderr, flush=True)
 
 
-def in_a_child(work: Callable[[], object]) -> tuple[int, str]:
-    """Do something in a forked process; returns its wait status, and what it failed with."""
-    with tempfile.TemporaryFile("w+") as said:
-        child = os.fork()
-        if child == 0:
+class Child:
+    """Something that is done in a forked process."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (`wait` closes it)
+        self.process = os.fork()
+        if self.process == 0:
             try:
                 work()
                 code = 0
             except BaseException:
-                said.write(traceback.format_exc())
-                said.flush()
+                self.said.write(traceback.format_exc())
+                self.said.flush()
                 code = 1
             os._exit(code)
-        _, status = os.waitpid(child, 0)
-        said.seek(0)
-        return status, said.read()
+
+    def wait(self) -> tuple[int, str]:
+        """Its wait status, and what it failed with."""
+        _, status = os.waitpid(self.process, 0)
+        with self.said as said:
+            said.seek(0)
+            return status, said.read()
+
+
+def in_a_child(work: Callable[[], object]) -> tuple[int, str]:
+    """Do something in a forked process; returns its wait status, and what it failed with."""
+    return Child(work).wait()
+
+
+def or_one_line(work: Callable[[], object]) -> None:
+    """Do something that may be refused with one line."""
+    try:
+        work()
+    except (OSError, ValueError) as error:
+        if not one_clear_line(error):
+            raise
 
 
 def one_clear_line(error: BaseException) -> bool:

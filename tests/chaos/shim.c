@@ -1,4 +1,4 @@
-/* Preloaded into a process: stops it, or fails, at the n-th call that changes files in a folder. */
+/* Preloaded into a process: stops it, or fails, at the n-th call that changes files in a folder; sets its clock. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -8,13 +8,18 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { BEFORE, AFTER, FULL }; /* killed before the call; after it, or in the middle of a write; disk full from now on */
+/* killed before the call; after it, or in the middle of a write; from now on the disk is full; it cannot be written;
+   the folder is moved away */
+enum { BEFORE, AFTER, FULL, READ_ONLY, GONE };
+enum { KILLED_AFTER = -1 };
 
 static char folder[4096];
-static long left, count;
+static long left, count, shift;
 static int mode;
 
 void chaos_arm(const char *path, long calls, int how) {
@@ -25,6 +30,8 @@ void chaos_arm(const char *path, long calls, int how) {
 }
 
 long chaos_count(void) { return count; }
+
+void chaos_set_clock(long seconds) { shift = seconds; }
 
 static int inside(const char *path) { return folder[0] && path && !strncmp(path, folder, strlen(folder)); }
 
@@ -43,27 +50,38 @@ static void die(void) {
     for (;;) pause();
 }
 
-/* Whether this call is the one: 1 for killed after it, 2 for no space left. */
+#define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name))
+
+static void move_away(void) {
+    char away[4200];
+    snprintf(away, sizeof away, "%s-gone", folder);
+    REAL(int, rename, const char *, const char *)(folder, away);
+}
+
+/* What happens to this call: an error, KILLED_AFTER, or nothing. */
 static int here(int ours, int takes_space) {
     if (!ours) return 0;
     count++;
     if (left <= 0) return 0;
-    if (mode == FULL) {
-        if (left > 1) left--;
-        return left == 1 && takes_space ? 2 : 0;
+    if (mode == FULL || mode == READ_ONLY) {
+        if (left > 1) {
+            left--;
+            return 0;
+        }
+        return mode == READ_ONLY ? EROFS : takes_space ? ENOSPC : 0;
     }
     if (--left) return 0;
     if (mode == BEFORE) die();
-    return 1;
+    if (mode == GONE) move_away();
+    return mode == AFTER ? KILLED_AFTER : 0;
 }
 
-#define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name))
 #define CHANGE(type, name, ours, space, params, args, ...)                 \
     type name params {                                                     \
         int what = here(ours, space);                                      \
-        if (what == 2) { errno = ENOSPC; return -1; }                      \
+        if (what > 0) { errno = what; return -1; }                         \
         type result = REAL(type, name, __VA_ARGS__) args;                  \
-        if (what == 1) die();                                              \
+        if (what == KILLED_AFTER) die();                                   \
         return result;                                                     \
     }
 
@@ -77,9 +95,10 @@ CHANGE(int, ftruncate64, inside_fd(fd), 0, (int fd, off64_t size), (fd, size), i
 
 ssize_t write(int fd, const void *data, size_t size) {
     int what = here(inside_fd(fd), 1);
-    if (what == 2) { errno = ENOSPC; return -1; }
-    ssize_t result = REAL(ssize_t, write, int, const void *, size_t)(fd, data, what == 1 ? (size + 1) / 2 : size);
-    if (what == 1) die();
+    if (what > 0) { errno = what; return -1; }
+    size_t part = what == KILLED_AFTER ? (size + 1) / 2 : size;
+    ssize_t result = REAL(ssize_t, write, int, const void *, size_t)(fd, data, part);
+    if (what == KILLED_AFTER) die();
     return result;
 }
 
@@ -90,11 +109,30 @@ ssize_t write(int fd, const void *data, size_t size) {
         mode_t m = va_arg(rest, mode_t);                                                  \
         va_end(rest);                                                                     \
         int what = here(inside(path) && (flags & (O_CREAT | O_TRUNC)), flags & O_CREAT);  \
-        if (what == 2) { errno = ENOSPC; return -1; }                                     \
+        if (what > 0) { errno = what; return -1; }                                        \
         int result = REAL(int, name, const char *, int, ...)(path, flags, m);             \
-        if (what == 1) die();                                                             \
+        if (what == KILLED_AFTER) die();                                                  \
         return result;                                                                    \
     }
 
 OPEN(open)
 OPEN(open64)
+
+int clock_gettime(clockid_t clock, struct timespec *found) {
+    int result = REAL(int, clock_gettime, clockid_t, struct timespec *)(clock, found);
+    if (clock == CLOCK_REALTIME) found->tv_sec += shift;
+    return result;
+}
+
+int gettimeofday(struct timeval *found, void *zone) {
+    int result = REAL(int, gettimeofday, struct timeval *, void *)(found, zone);
+    found->tv_sec += shift;
+    return result;
+}
+
+time_t time(time_t *found) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (found) *found = now.tv_sec;
+    return now.tv_sec;
+}
