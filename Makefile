@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 MINUTES ?= 30
+JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -29,7 +30,7 @@ test-integrations: .venv-integrations/installed  # Dask, Ray and submitit: real 
 
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
 	-$(PIP) --editable ".[fuzz]"
-	$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES)
+	$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES) --jobs $(JOBS)
 
 lint: $(VENV)/developing  # style, types and security
 	$(BIN)/ruff check .

@@ -171,7 +171,7 @@ def chaos(name: str) -> str:
         for part in found["parts"]
     ]
     columns = [Column("what was done", words=True), Column("tries", digits=0), Column("failures", digits=0)]
-    made = f"{found['minutes']:g} minutes, seed {found['seed']}, {found['machine']}"
+    made = f"{found['minutes']:g} minutes, {found.get('jobs', 1)} processes, seed {found['seed']}, {found['machine']}"
     return to_markdown(Table("", columns, rows)) + f"\n`make chaos`: {made}.\n"
 
 

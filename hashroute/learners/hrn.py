@@ -119,7 +119,6 @@ class HRN(SharedHeadLearner):
     }
     Entry = HRNEntry
     Growth: ClassVar[type[Growth]] = Growth
-    """Decides about units. It holds the learner, so the learner does not hold it: both would be freed late."""
     scale_features = True
     encoder: Forest
 
@@ -141,7 +140,12 @@ class HRN(SharedHeadLearner):
         self.shared = self.new_shared_head() if self.options.fixed_features and self.objective.names_classes else None
         self.task_columns = nn.ModuleList()
         """For each learned task, its columns of the shared head."""
-        self.Growth(self).check_one_path_fits()
+        self.growth.check_one_path_fits()
+
+    @property
+    def growth(self) -> Any:
+        """What decides about units. It is made when it is needed: a learner that held it would be freed late."""
+        return self.Growth(self)
 
     @classmethod
     def saved_options(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -186,14 +190,14 @@ class HRN(SharedHeadLearner):
 
     def before_task(self, task: TaskEntry) -> None:
         """Decide which units the task starts from."""
-        self.Growth(self).before_task(self.entries[task.index])
+        self.growth.before_task(self.entries[task.index])
         self.to(self._place)
 
     def after_task(self, task: TaskEntry) -> None:
         """Decide whether its units are kept, and remember its classes and what its data was like."""
         entry = self.entries[task.index]
         lesson = None if self.shared is None else self.study(entry)  # this takes time: if interrupted, nothing changed
-        self.Growth(self).after_task(entry)
+        self.growth.after_task(entry)
         if lesson is not None:
             self.take(lesson, entry)
 

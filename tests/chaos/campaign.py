@@ -1,6 +1,6 @@
 """A campaign of kills, faults and hostile files: `make chaos`. It prints its seed and writes what it counted.
 
-It has two halves, each in a process of its own: what happens to folders, and what files hold.
+It has two halves, each in processes of its own: what happens to folders, and what files hold.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=WHOLE)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
     parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--jobs", type=int, default=2, help="processes, as many for either half")
     parser.add_argument("--only", choices=HALVES, help="one half of the campaign")
+    parser.add_argument("--beside", action="store_true", help="leave out what one process does for all")
     given = parser.parse_args()
     if "chaos" not in os.environ.get("LD_PRELOAD", ""):
         return start_with_shim()
     print(f"seed {given.seed}, {given.minutes:g} minutes {given.only or ''}", flush=True)
-    parts = run_half(given) if given.only else run_both(given)
+    parts = run_half(given) if given.only else run_all(given)
     found = {
         "seed": given.seed,
         "minutes": given.minutes,
+        "jobs": given.jobs,
         "machine": f"{os.cpu_count()} cores, {versions()}",
         "parts": parts,
     }
@@ -69,18 +72,31 @@ def start_with_shim() -> int:
         return subprocess.run([sys.executable, *sys.argv], env=environment).returncode
 
 
-def run_both(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Both halves at once; the parts of both."""
+def run_all(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Both halves at once, each in half of the processes; the parts of all."""
     with tempfile.TemporaryDirectory(prefix="chaos-halves-") as folder:
-        results = [Path(folder) / f"{half}.json" for half in HALVES]
-        command = [sys.executable, __file__, "--minutes", str(given.minutes), "--seed", str(given.seed)]
-        halves = [
-            subprocess.Popen([*command, "--only", half, "--result", str(result)])
-            for half, result in zip(HALVES, results, strict=True)
-        ]
-        for half in halves:
-            half.wait()
-        return [part for result in results for part in json.loads(result.read_text())["parts"]]
+        results, processes = [], []
+        for number in range(max(2, given.jobs)):
+            results.append(Path(folder) / f"{number}.json")
+            command = [
+                sys.executable,
+                __file__,
+                "--minutes",
+                str(given.minutes),
+                "--seed",
+                str(given.seed + number // 2),
+            ]
+            command += ["--only", HALVES[number % 2], "--result", str(results[-1]), *["--beside"][: number // 2]]
+            processes.append(subprocess.Popen(command))
+        for process in processes:
+            process.wait()
+        parts: dict[str, dict[str, Any]] = {}
+        for part in [part for result in results for part in json.loads(result.read_text())["parts"]]:
+            whole = parts.setdefault(part["name"], part)
+            if whole is not part:
+                for name in ("tries", "failures", "refused", "described"):
+                    whole[name] += part[name]
+        return list(parts.values())
 
 
 def run_half(given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -91,16 +107,16 @@ def run_half(given: argparse.Namespace) -> list[dict[str, Any]]:
     warnings.simplefilter("ignore")  # Pillow warns of damaged images
     half = happen_to_folders if given.only == "kills" else change_files
     with tempfile.TemporaryDirectory(prefix="chaos-") as place:
-        return [asdict(part) for part in half(Path(place), given.minutes, Random(given.seed))]
+        return [asdict(part) for part in half(Path(place), given.minutes, Random(given.seed), given.beside)]
 
 
-def happen_to_folders(place: Path, minutes: float, random: Random) -> Iterator[Any]:
+def happen_to_folders(place: Path, minutes: float, random: Random, beside: bool) -> Iterator[Any]:
     """Kills and faults."""
     import faults
     from kills import kill_commands, kill_everywhere
 
     begun, seconds, works = time.monotonic(), 60 * minutes, faults.fault_works(place)
-    if minutes >= SHORT:
+    if minutes >= SHORT and not beside:
         yield faults.many_tasks(place, round(TASKS * min(1, minutes / WHOLE)))
         yield kill_commands(place, 0.08 * seconds, random)
     yield faults.limited_files(works, 0.02 * seconds, random)
@@ -112,20 +128,20 @@ def happen_to_folders(place: Path, minutes: float, random: Random) -> Iterator[A
     yield from kill_everywhere(works, seconds - (time.monotonic() - begun), random)
 
 
-def change_files(place: Path, minutes: float, random: Random) -> Iterator[Any]:
+def change_files(place: Path, minutes: float, random: Random, beside: bool) -> Iterator[Any]:
     """Ten of thirty minutes of asking, saving and loading; then files of every kind."""
     from kills import soak
     from mutations import KINDS
     from outcome import Part, read_mutated
 
     begun, seconds = time.monotonic(), 60 * minutes
-    if minutes >= SHORT:
+    if minutes >= SHORT and not beside:
         from guided import guided
         from pages import scripts_in_names
 
-        yield soak(place, seconds / 3)
-        yield scripts_in_names(place, 0.03 * seconds, random)
         yield guided(place, 0.06 * seconds, random)
+        yield scripts_in_names(place, 0.03 * seconds, random)
+        yield soak(place, seconds / 3)
     left = seconds - (time.monotonic() - begun)
     for name, kind in KINDS.items():
         part, folder = Part(name), place / kind.__name__

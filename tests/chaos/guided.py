@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from outcome import MOST_SECONDS, Part, or_one_line
+from outcome import MOST_WAITING, Part, or_one_line
 
 MOST_MEGABYTES = 1536
 """Resident memory of the process, at most: torch alone takes a third of it."""
@@ -26,7 +26,7 @@ def guided(place: Path, seconds: float, random: Random) -> Part:
     corpus = place / "corpus"
     corpus.mkdir()
     command = [sys.executable, __file__, str(corpus), f"-max_total_time={int(seconds)}", "-print_final_stats=1"]
-    command += [f"-timeout={MOST_SECONDS}", f"-rss_limit_mb={MOST_MEGABYTES}", f"-seed={random.randrange(1, 2**31)}"]
+    command += [f"-timeout={MOST_WAITING}", f"-rss_limit_mb={MOST_MEGABYTES}", f"-seed={random.randrange(1, 2**31)}"]
     command += ["-max_len=20000", f"-artifact_prefix={place}/"]
     environment = {**os.environ, "LD_PRELOAD": ""}
     done = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, errors="replace")

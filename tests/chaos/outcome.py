@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-MOST_SECONDS = 10
+MOST_SECONDS, MOST_WAITING = 10, 60
+"""Of the processor to read a file, and by the clock: other processes may be busy, and what waits for ever uses none."""
 MOST_BYTES = 2**30
 NAMED = 20
 """Failures of a part that are described."""
@@ -121,9 +122,10 @@ def read_mutated(part: Part, files: Iterator[tuple[str, Callable[[], object]]], 
 
 def _read_some(files: Iterator[tuple[str, Callable[[], object]]], to: int, end: float) -> None:
     def late(*_: object) -> None:
-        raise TimeoutError(f"not read in {MOST_SECONDS} s")
+        raise TimeoutError(f"not read in {MOST_SECONDS} s of the processor, or {MOST_WAITING} s by the clock")
 
     signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGPROF, late)
     resource.setrlimit(resource.RLIMIT_AS, (12 * MOST_BYTES, 12 * MOST_BYTES))
     tries = refused = 0
     with os.fdopen(to, "w") as out:
@@ -133,7 +135,8 @@ def _read_some(files: Iterator[tuple[str, Callable[[], object]]], to: int, end: 
             out.flush()
 
         for done, read in files:
-            signal.alarm(MOST_SECONDS)
+            signal.alarm(MOST_WAITING)
+            signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
             try:
                 read()
             except Exception as error:
@@ -143,6 +146,7 @@ def _read_some(files: Iterator[tuple[str, Callable[[], object]]], to: int, end: 
                     tell(done=done, error=traceback.format_exc()[-1200:])
             finally:
                 signal.alarm(0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
             tries += 1
             if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_BYTES:
                 tell(done=done, error="the process took more than 1 GB")

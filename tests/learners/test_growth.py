@@ -254,7 +254,7 @@ def test_what_a_task_is_recognised_as(monkeypatch: pytest.MonkeyPatch) -> None:
         learner = copy.deepcopy(grown)
         learner.options = replace(learner.options, recognised=recognised)
         asked: list[Any] = []
-        monkeypatch.setattr(learner.growth, "candidates", lambda *given, asked=asked: asked.append(given[:2]) or [2])
+        propose(monkeypatch, learner, lambda *given, asked=asked: asked.append(given[:2]) or [2])
         begin(learner, task)
         assert asked == [expected]
         assert (learner.decisions[-1].looks_like, learner.decisions[-1].known) == (taken_for, known)
@@ -273,6 +273,11 @@ def four_to_nine() -> Task:
     return replace(pairs[0], name="4 to 9", class_names=tuple("456789"), **parts)
 
 
+def propose(monkeypatch: pytest.MonkeyPatch, learner: Any, candidates: Any) -> None:
+    """Units that are tried, in place of those that look best."""
+    monkeypatch.setattr(learner.Growth, "candidates", staticmethod(candidates))
+
+
 def silence(learner: HRN, path: int) -> None:
     """Units that say nothing about an image: its own hash is left."""
     with torch.no_grad():
@@ -280,10 +285,10 @@ def silence(learner: HRN, path: int) -> None:
             weight.zero_()
 
 
-def test_units_made_for_the_same_classes_are_reused_but_not_forked() -> None:
+def test_units_made_for_the_same_classes_are_reused_but_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = four_to_nine(), digits().tasks[1]
     learner = Grower((1, 8, 8), short_recipe(3)).learn(first).learn(second)
-    learner.growth.always = False
+    monkeypatch.setattr(Grower.Growth, "always", False)
     assert paths(learner) == [0, 1]
     silence(learner, 1)
     again = replace(first, name="again")
@@ -301,7 +306,7 @@ def test_units_of_the_same_classes_are_not_forked_because_others_reuse_them(monk
     learner.entries[1].path = 0  # the second task reused the first one's units
     learner.options = replace(learner.options, recognised=1e9)  # all data is alike
     asked = []
-    monkeypatch.setattr(learner.growth, "candidates", lambda _, similar, __: asked.append(similar) or [2])
+    propose(monkeypatch, learner, lambda _, similar, __: asked.append(similar) or [2])
     begin(learner, replace(first, name="again"))
     assert asked == [{2}]
 
@@ -325,12 +330,12 @@ def test_the_parent_is_the_path_on_which_a_head_scores_best(
     alone = {}
     for path in (0, 1):
         one = copy.deepcopy(learner)
-        monkeypatch.setattr(one.growth, "candidates", lambda *_, path=path: [path])
+        propose(monkeypatch, one, lambda *_, path=path: [path])
         begin(one, hard)
         alone[path] = one.decisions[2].reused
     assert alone[0] != alone[1], "else this shows nothing"
     best = max(alone, key=lambda path: alone[path])
-    monkeypatch.setattr(learner.growth, "candidates", lambda *_: list(order))
+    propose(monkeypatch, learner, lambda *_: list(order))
     begin(learner, hard)
     assert learner.encoder.parents == [None, 0, best]
     assert learner.decisions[2].reused == alone[best]
