@@ -171,7 +171,8 @@ def chaos(name: str) -> str:
         for part in found["parts"]
     ]
     columns = [Column("what was done", words=True), Column("tries", digits=0), Column("failures", digits=0)]
-    made = f"{found['minutes']:g} minutes, {found.get('jobs', 1)} processes, seed {found['seed']}, {found['machine']}"
+    processes = f", {found['jobs']} processes" if "jobs" in found else ""
+    made = f"{found['minutes']:g} minutes{processes}, seed {found['seed']}, {found['machine']}"
     return to_markdown(Table("", columns, rows)) + f"\n`make chaos`: {made}.\n"
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         with open(unfinished, "rb+") as file:
             os.fsync(file.fileno())
         unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):  # what happened before counts
+            unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and str(error.filename) == str(unfinished):  # its name tells nobody anything
+            raise type(error)(error.errno, error.strerror, str(path)) from None
         raise
 
 

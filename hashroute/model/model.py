@@ -219,10 +219,13 @@ class Model:
 
     def records(self) -> dict[str, TaskRecord]:
         """What is kept about each task, by name."""
-        return self._records(self.store.read())
+        return self.store.consistently(lambda: self._records(self.store.read()))
 
     def tasks(self) -> list[TaskInfo]:
         """All tasks, in the order in which they were first learned."""
+        return self.store.consistently(self._tasks)
+
+    def _tasks(self) -> list[TaskInfo]:
         manifest = self.store.read()
         records = self._records(manifest)
         owners = {record.objects["path"]: name for name, record in reversed(list(records.items()))}
@@ -294,21 +297,28 @@ class Model:
 
     def descendants(self, task: str) -> list[str]:
         """The tasks whose units descend from those of a task, or are the same."""
-        manifest = self.store.read()
-        self._find(manifest, task)
-        return self._heirs(manifest, task)
+
+        def find() -> list[str]:
+            manifest = self.store.read()
+            self._find(manifest, task)
+            return self._heirs(manifest, task)
+
+        return self.store.consistently(find)
 
     def verify(self) -> list[str]:
         """What is wrong with the folder, one line each: nothing if every file has the content that it had."""
-        problems = self.store.verify()
-        if not problems and self.store.read().tasks:
-            try:
-                learner = self._learner(self.store.read(), self.records())
-                for modules in (learner.heads, learner.encoder.paths, learner.task_columns):
-                    for index in range(len(modules)):
-                        modules[index]
-            except ValueError as error:
-                problems.append(str(error))
+        stamp: Any = ()
+        problems = [""]
+        while problems and stamp != self.store.stamp():  # what changes meanwhile is looked at again
+            stamp, problems = self.store.stamp(), self.store.verify()
+            if not problems and self.store.read().tasks:
+                try:
+                    learner = self._learner(self.store.read(), self.records())
+                    for modules in (learner.heads, learner.encoder.paths, learner.task_columns):
+                        for index in range(len(modules)):
+                            modules[index]
+                except (ValueError, FileNotFoundError) as error:
+                    problems.append(str(error))
         return problems
 
     # ---------------------------------------------------------------- parts
@@ -341,18 +351,19 @@ class Model:
         return heirs
 
     def _read(self, use: Callable[[_Opened], Result]) -> Result:
-        """Use the model as it is now. A change while it is used may remove files: then it is opened again."""
-        for attempt in range(10):
+        """Use the model as it is now."""
+
+        def once() -> Result:
             stamp = self.store.stamp()
+            if self._opened is None or self._opened.stamp != stamp:
+                self._opened = self._open(stamp)
             try:
-                if self._opened is None or self._opened.stamp != stamp:
-                    self._opened = self._open(stamp)
                 return use(self._opened)
             except FileNotFoundError:
                 self._opened = None
-                if attempt == 9 or self.store.stamp() == stamp:
-                    raise
-        raise AssertionError("the loop ends before")
+                raise
+
+        return self.store.consistently(once)
 
     def _open(self, stamp: Any) -> _Opened:
         manifest = self.store.read()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save
@@ -45,6 +45,10 @@ MOST_BYTES = {".json": 2**24, ".safetensors": 2**34}
 """Objects that are larger are not read."""
 MOST_MANIFEST = 2**28
 """A larger manifest is not read."""
+TRIES = 10
+"""How often something is read that others change meanwhile."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,17 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def consistently(self, use: Callable[[], Result]) -> Result:
+        """Use the files of one version. A change meanwhile may remove some of them: then it is done again."""
+        for _ in range(TRIES - 1):
+            stamp = self.stamp()
+            try:
+                return use()
+            except FileNotFoundError:
+                if self.stamp() == stamp:
+                    raise
+        return use()
 
     def read(self) -> Manifest:
         """The manifest as it is now."""

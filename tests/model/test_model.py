@@ -23,6 +23,7 @@ import hashroute
 from hashroute import Model, Task
 from hashroute.model.lessons import Progress
 from hashroute.model.sources import open_sources
+from hashroute.model.store import Store
 from support import digits, learned
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]
@@ -284,6 +285,21 @@ def test_an_open_model_follows_the_changes_of_another(copy: Model) -> None:
     assert {each.task for each in copy.predict(some_digits(6)[0][:1], top=99)[0].top} == {"01", "23", "45", "67"}
     other.forget("67")
     assert {each.task for each in copy.predict(some_digits(6)[0][:1], top=99)[0].top} == {"01", "23", "45"}
+
+
+@pytest.mark.parametrize("ask", [Model.tasks, Model.records, Model.verify, lambda model: model.descendants("01")])
+def test_what_another_process_forgets_meanwhile_is_not_missed(ask: Callable[[Model], object], copy: Model) -> None:
+    class Disturbed(Store):
+        """Another process changes the model when a record is about to be read."""
+
+        def json(self, name: str) -> dict[str, Any]:
+            if "45" in Store(self.path).read().tasks:
+                Model(self.path).forget("45")
+            return super().json(name)
+
+    copy.store = Disturbed(copy.path)
+    found = ask(copy)
+    assert found == ask(Model(copy.path))
 
 
 # -------------------------------------------------------------------- interruptions

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from hashroute.model.store import Manifest, Store
+from hashroute.storage import replace_file
 
 WRITES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 
@@ -214,6 +215,42 @@ def test_readers_see_the_model_before_or_after_every_change(tmp_path: Path) -> N
     done.set()
     reader.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize("when", ["while it is written", "when it is written"])
+def test_an_error_names_the_file_and_not_the_unfinished_one(when: str, tmp_path: Path) -> None:
+    def write(path: Path) -> None:
+        if when == "when it is written":
+            path.write_bytes(b"content")
+        shutil.rmtree(tmp_path / "folder")
+        if when == "while it is written":
+            path.write_bytes(b"content")
+
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileNotFoundError) as error:
+        replace_file(tmp_path / "folder" / "file", write)
+    assert str(error.value) == f"[Errno 2] No such file or directory: '{tmp_path}/folder/file'"
+
+
+def test_what_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        teach(tmp_path, name, value)
+    store, tries = Store(tmp_path), []
+
+    def read() -> list[float]:
+        manifest = store.read()
+        if not tries:
+            forget(tmp_path, "b")  # as another process does
+        tries.append(len(manifest.tasks))
+        heads = [store.json(record)["objects"]["head"] for record in manifest.tasks.values()]
+        return [store.tensors(head)["weight"][0].item() for head in heads]
+
+    assert store.consistently(read) == [1.0]
+    assert tries == [2, 1]
+    next(store.objects.glob("*.safetensors")).unlink()
+    next(store.objects.glob("*.safetensors")).unlink()
+    with pytest.raises(FileNotFoundError):
+        store.consistently(read)
 
 
 @pytest.mark.parametrize("damage", ["flip a bit", "cut", "remove"])
