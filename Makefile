@@ -6,7 +6,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help audit chaos demo test test-slow test-extras test-integrations lint bench docs images pages clean
+.PHONY: help audit chaos demo test test-slow test-extras test-integrations test-avalanche lint bench docs images pages clean
 
 help:  # this list
 	@sed -n 's/^\([a-z-]*\):[^#]*#  *\(.*\)/make \1: \2/p' Makefile
@@ -27,6 +27,9 @@ test-extras: .venv-extras/installed  # ONNX, pre-trained backbones, Parquet, tra
 
 test-integrations: .venv-integrations/installed  # Dask, Ray and submitit: real clusters on this machine, killed workers
 	.venv-integrations/bin/python -m pytest tests/integrations/test_engines.py
+
+test-avalanche: .venv-avalanche/installed  # the bridge to Avalanche, in an environment of its own
+	.venv-avalanche/bin/python -m pytest tests/integrations/test_avalanche.py
 
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
 	-$(PIP) --editable ".[fuzz]"
@@ -56,7 +59,7 @@ pages: $(VENV)/developing  # tables, figures and examples of README and docs
 	$(BIN)/python docs/make_pages.py
 
 clean:  # remove all that was built
-	rm -rf $(VENV) .venv-extras .venv-integrations build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-extras .venv-integrations .venv-avalanche build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -77,4 +80,10 @@ $(VENV)/developing: $(VENV)/installed
 	$(PYTHON) -m venv .venv-integrations
 	.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable ".[test,dask,ray,slurm]"
+	touch $@
+
+.venv-avalanche/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-avalanche
+	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable ".[test,avalanche]"
 	touch $@

@@ -73,7 +73,8 @@ def headline(name: str) -> str:
 def summary(name: str) -> str:
     """The most important measures, a row for each learner."""
     comparison = read(name)
-    return to_markdown(results.summary(comparison).pick(*SUMMARY)) + made_with(comparison, name)
+    table = results.with_images_kept(results.summary(comparison), SUMMARY)
+    return to_markdown(table) + made_with(comparison, name)
 
 
 def tasks(name: str) -> str:

@@ -169,6 +169,17 @@ class Task:
             whole, tested = _as_indices(whole, values, name, "train"), _as_indices(tested, values, name, "test")
         return cls(name, *hold_out(whole, name), tested, class_names, frozenset(augmentations))  # type: ignore[arg-type]
 
+    @classmethod
+    def without_test(cls, name: str, data: Split, class_names: Sequence[str]) -> Task:
+        """Make a task of training images alone: those that are held out also stand for test images.
+
+        The only image of a class is trained on, and is also held out.
+        """
+        counts = torch.bincount(data.labels)
+        rows = torch.cat([torch.arange(len(data)), (counts[data.labels] == 1).nonzero()[:, 0]])
+        train, held_out = hold_out(data[rows], name)
+        return cls(name, train, held_out, held_out, tuple(class_names))
+
     def part(self, fraction: float) -> Task:
         """The same task with a fixed fraction of the images of every class."""
         train, validation, test = (_fraction(split, fraction) for split in (self.train, self.validation, self.test))

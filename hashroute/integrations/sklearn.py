@@ -20,7 +20,7 @@ from hashroute.devices import find_device
 from hashroute.learners import create_learner
 from hashroute.learners.inputs import check_image_shape
 from hashroute.learners.learner import Learner
-from hashroute.tasks import Split, Task, hold_out
+from hashroute.tasks import Split, Task
 
 CHANNELS = (1, 3, 4)
 """Numbers of channels by which images with channels last are told from others."""
@@ -97,7 +97,8 @@ class _HashRouted(BaseEstimator):  # type: ignore[misc]
         learner = self._new_learner() if start else self.learner_
         labels, places = np.unique(y, return_inverse=True)
         episodes: list[NDArray[Any]] = [] if start else self.episodes_
-        task = _task(f"episode {len(episodes) + 1}", self._images(rows), torch.from_numpy(places), labels)
+        data = Split(self._images(rows), torch.from_numpy(places).long())
+        task = Task.without_test(f"episode {len(episodes) + 1}", data, [str(label) for label in labels])
         try:
             learner.learn(task, progress=bool(self.verbose))
         except BaseException:
@@ -231,14 +232,6 @@ class HashRoutedFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Has
     @property
     def _n_features_out(self) -> int:
         return self.learner_.feature_count()
-
-
-def _task(name: str, images: Tensor, places: Tensor, labels: NDArray[Any]) -> Task:
-    """An episode as a task. The only image of a class is trained on, and is also held out."""
-    counts = torch.bincount(places)
-    rows = torch.cat([torch.arange(len(places)), (counts[places] == 1).nonzero()[:, 0]])
-    train, held_out = hold_out(Split(images[rows], places[rows].long()), name)
-    return Task(name, train, held_out, held_out, tuple(map(str, labels)))
 
 
 def _is_uint8(X: Any) -> bool:

@@ -71,7 +71,7 @@ class Learner(Predictor):
     at_once: ClassVar[bool] = False
     """Whether it learns all tasks together: a reference, not a continual learner."""
     trained: ClassVar[bool] = True
-    """Whether weights are trained by gradients. If not, `absorb` learns tasks in one pass."""
+    """Whether the trainer trains its weights, batch by batch. If not, `absorb` learns tasks."""
     scale_features: ClassVar[bool] = False
     """Whether features are scaled in front of the heads even if the recipe leaves them as they are."""
     _place: Tensor
@@ -161,8 +161,8 @@ class Learner(Predictor):
     def after_step(self) -> None:
         """Called when the optimiser has changed the weights."""
 
-    def absorb(self, tasks: Sequence[TaskEntry]) -> None:
-        """Learn tasks in one pass, without gradients; see `trained`."""
+    def absorb(self, tasks: Sequence[TaskEntry]) -> int | None:
+        """Learn tasks in a way of its own; see `trained`. Returns how many images that took, if not each one once."""
         raise NotImplementedError
 
     def after_task(self, task: TaskEntry) -> None:
@@ -268,6 +268,10 @@ class Learner(Predictor):
             if name not in weights and not name.endswith("_extra_state")
         ]
         return {"weights": _bytes(self.parameters()), "memory": _bytes([*beside, *self.kept.values()])}
+
+    def images_kept(self) -> int:
+        """How many training images it keeps between tasks."""
+        return 0
 
     def extra_description(self) -> dict[str, Any]:
         """What a kind of learner adds to the description of a saved model, as plain values."""

@@ -61,6 +61,9 @@ BUILT_IN = {
 }
 """In the order in which tables show them."""
 
+LIBRARIES = {"avalanche": "hashroute.integrations.avalanche_learners"}
+"""Modules with learners of other libraries, whose names begin with that of the library: `avalanche:er`."""
+
 LEARNERS: Registry[type[Learner]] = Registry("a learner", BUILT_IN)
 """Kinds of learners that are imported, by name."""
 
@@ -96,6 +99,10 @@ def find_learner(learner: str | type[Learner]) -> type[Learner]:
     if not isinstance(learner, str):
         given = learner if isinstance(learner, type) else type(learner)  # an instance prints as many lines
         raise ValueError(f"the learner is a {given.__name__}: expected a name, or a subclass of Learner")
+    library = learner.partition(":")[0]
+    if library in LIBRARIES and library != learner:
+        kind: type[Learner] = importlib.import_module(LIBRARIES[library]).find(learner)
+        return kind
     return LEARNERS.find(learner, ", or one that a module registers which you import first")
 
 

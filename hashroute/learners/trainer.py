@@ -165,10 +165,10 @@ class Trainer:
         return EpochLog(loss, score, images, clock(learner.device) - start)
 
     def _absorb(self, on_batch: Callable[[int], None] | None, start: float) -> EpochLog:
-        """Let the learner learn all images in one pass, without gradients."""
+        """Let the learner learn all images in its own way."""
         state = self.state
-        self.learner.absorb(state.tasks)
-        state.epoch, images = 1, self.images
+        images = self.learner.absorb(state.tasks) or self.images
+        state.epoch = 1
         if on_batch is not None:
             on_batch(images)
         return EpochLog(None, None, images, clock(self.learner.device) - start)

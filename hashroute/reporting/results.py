@@ -53,11 +53,14 @@ SUMMARY = [
     Column("heads", "Number of weights in the heads at the end.", digits=0),
     Column("kept, kB", "All that must be stored between tasks: weights and memories.", "lowest", 0),
 ]
+IMAGES_KEPT = Column("images kept", "Training images that are kept between tasks.", digits=0)
+"""A column of tables that have learners which keep images."""
 HEADLINE = ("learner", "task-aware", "task-free", "forgetting")
 
 
 def summary(comparison: Comparison, source: str = "") -> Table:
     """A row for each learner: means over tasks, with the standard deviation over seeds."""
+    keeps = any(run.images_kept for run in comparison.runs)
     separate = {run.seed: run for run in comparison.learners.get("separate", [])}
     rows = []
     for name, runs in comparison.learners.items():
@@ -88,9 +91,12 @@ def summary(comparison: Comparison, source: str = "") -> Table:
             ),
             Number(fmean(sum(run.bytes_kept.values()) for run in runs) / 1000, None, count, source),
         ]
+        if keeps:
+            cells.append(Number(fmean(run.images_kept for run in runs), None, count, source))
         rows.append(Row(tuple(cells), name, bound=runs[0].at_once))
     title = f"{comparison.scenario}: {comparison.evaluate_on} {comparison.score.label}, mean over tasks"
-    return Table(title, worded(SUMMARY, comparison.score), rows)
+    columns = [*SUMMARY, IMAGES_KEPT] if keeps else SUMMARY
+    return Table(title, worded(columns, comparison.score), rows)
 
 
 def worded(columns: Sequence[Column], score: Score) -> list[Column]:
@@ -106,7 +112,12 @@ def worded(columns: Sequence[Column], score: Score) -> list[Column]:
 
 def headline(comparison: Comparison, source: str = "") -> Table:
     """The summary's columns that matter most."""
-    return summary(comparison, source).pick(*HEADLINE)
+    return with_images_kept(summary(comparison, source), HEADLINE)
+
+
+def with_images_kept(table: Table, names: Sequence[str]) -> Table:
+    """Some columns of the summary, and how many images are kept, if it says so."""
+    return table.pick(*names, *(column.name for column in table.columns if column == IMAGES_KEPT))
 
 
 def _task_free(runs: Sequence[RunResult], part: str, source: str) -> Number | None:

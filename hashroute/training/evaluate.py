@@ -56,6 +56,7 @@ class Evaluation:
             result.right = packed
             result.parameters = learner.parameter_counts()
             result.bytes_kept = learner.bytes_kept()
+            result.images_kept = learner.images_kept()
             if names_classes:
                 result.task_free = task_free_accuracy(learner, self.data)
         return record

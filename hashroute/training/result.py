@@ -92,6 +92,8 @@ class RunResult:
     """Weights of the encoder and of the heads."""
     bytes_kept: dict[str, int] = field(default_factory=dict)
     """Bytes of weights and of other memory that must be kept between tasks."""
+    images_kept: int = 0
+    """Training images that the learner keeps between tasks."""
     task_free: dict[str, float] = field(default_factory=dict)
     """Task-free (class-incremental) accuracy: of the class among all classes, and of the data set."""
     right: list[str] = field(default_factory=list)
@@ -124,8 +126,9 @@ class RunResult:
         return all(None not in self.accuracy[place][: place + 1] for place in range(first, tasks))
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values, for JSON. Accuracy in percent is not named."""
-        hidden = ("score_name", "score_percent") if self.score == ACCURACY else ()
+        """The result as plain values, for JSON. Accuracy in percent is not named, nor that no images are kept."""
+        hidden: tuple[str, ...] = ("score_name", "score_percent") if self.score == ACCURACY else ()
+        hidden += () if self.images_kept else ("images_kept",)
         return {name: value for name, value in vars(self).items() if name not in hidden}
 
     @classmethod
