@@ -68,7 +68,7 @@ def test_the_quick_start_of_readme(tmp_path: Path) -> None:
     learn, *lines = lines
     told = {learn: tell(tmp_path, learn)}
     assert "photos: 2 classes (china, flower), 72 images" in told[learn]
-    before = answers(tmp_path, "photos")
+    before = [each.top for each in answers(tmp_path, "photos")]
     *lines, verify, export, serve, curl = lines
     told |= {line: tell(tmp_path, line) for line in lines}
 
@@ -81,7 +81,8 @@ def test_the_quick_start_of_readme(tmp_path: Path) -> None:
     assert told["diff -r kept never"] == ""
     assert tell(tmp_path, verify) == "every file is as it was written\n"
     assert {each.name: each.classes for each in Model(tmp_path / "kept").tasks()} == KNOWN
-    assert answers(tmp_path, "photos") == before, "of the first task, after all that was learned since"
+    after = [each.top for each in answers(tmp_path, "photos")]  # later tasks may make an image familiar
+    assert after == before, "of the first task, after all that was learned since"
 
     if all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         tell(tmp_path, export)
