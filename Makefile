@@ -6,7 +6,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help audit chaos demo test test-slow test-extras test-integrations test-avalanche lint bench docs images pages clean
+.PHONY: help audit chaos demo test test-slow test-extras test-integrations test-avalanche lint bench docs images pages package clean
 
 help:  # this list
 	@sed -n 's/^\([a-z-]*\):[^#]*#  *\(.*\)/make \1: \2/p' Makefile
@@ -57,6 +57,17 @@ images: $(VENV)/developing  # the pictures in docs/images
 
 pages: $(VENV)/developing  # tables, figures and examples of README and docs
 	$(BIN)/python docs/make_pages.py
+
+package:  # sdist and wheel, in dist; installs the wheel in a fresh environment elsewhere and runs the demo
+	rm -rf dist build/package
+	$(PYTHON) -m venv build/package
+	build/package/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+	build/package/bin/hatchling build --target sdist --directory dist
+	tar -xzf dist/*.tar.gz -C build/package
+	cd build/package/hashroute-* && ../bin/hatchling build --target wheel --directory $(CURDIR)/dist
+	place=$$(mktemp -d) && $(PYTHON) -m venv $$place/venv && \
+		$$place/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		"$$(ls $(CURDIR)/dist/*.whl)[plots]" && cd $$place && venv/bin/hashroute demo && rm -rf $$place
 
 clean:  # remove all that was built
 	rm -rf $(VENV) .venv-extras .venv-integrations .venv-avalanche build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
