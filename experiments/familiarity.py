@@ -37,6 +37,8 @@ DRAWS = 3
 CIFAR_TASKS = 10
 MEASURED = (10, 5, 2)
 """Numbers of tasks at which probabilities are measured."""
+ASKED = 300
+"""Test images of each task."""
 
 
 def chosen(images: Tensor, count: int, seed: int = 0) -> Tensor:
@@ -134,7 +136,7 @@ def calibration(folder: Path) -> dict[str, Any]:
             model.undo()
         given, free = [], []
         for task in model.records():
-            rows = (data.test.labels // 10 == int(task.split()[1])).nonzero()[:, 0]
+            rows = (data.test.labels // 10 == int(task.split()[1])).nonzero()[:ASKED, 0]
             labels = [str(label) for label in data.test.labels[rows].tolist()]
             for answers, group in (
                 (model.predict(data.test.images[rows], task), given),

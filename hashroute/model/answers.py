@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
@@ -18,9 +16,6 @@ from hashroute.model.records import TaskRecord
 
 AT_ONCE = 512
 """Images that are read and answered together."""
-
-RECENT = 30
-"""Tasks whose temperatures count, if no task is given: the last ones."""
 
 
 class Candidate(NamedTuple):
@@ -66,17 +61,6 @@ def answer(
 
 
 def task_free_temperature(records: Mapping[str, TaskRecord]) -> float:
-    """The temperature of scores of all classes, at the present number of tasks.
-
-    Each task has measured one when it was learned, on its own held-out images, which are gone. The best temperature
-    falls as tasks are added. So a line is laid through the logarithms of temperatures and of numbers of tasks, by
-    medians (Theil and Sen), because tasks of other data may differ much; its end counts.
-    """
-    numbered = enumerate(records.values(), 1)
-    measured = [(n, each.task_free_temperature) for n, each in numbered if each.task_free_temperature is not None]
-    if not measured:
-        return median(each.temperature for each in records.values())
-    points = [(math.log(n / len(records)), math.log(each)) for n, each in measured[-RECENT:]]
-    slopes = [(high - low) / (after - before) for (before, low), (after, high) in combinations(points, 2)]
-    slope = median(slopes) if slopes else 0.0
-    return math.exp(median(height - slope * place for place, height in points))
+    """The temperature of scores of all classes: each task has measured one when it was learned."""
+    found = [each.task_free_temperature for each in records.values() if each.task_free_temperature is not None]
+    return median(found) if found else median(each.temperature for each in records.values())

@@ -32,16 +32,10 @@ def test_the_temperature_of_scores_is_found_and_makes_probabilities_right(heat: 
     assert calibration_error((4 * logits).softmax(1).amax(1), right) > 0.1, "answers that are too sure"
 
 
-def test_the_temperature_follows_the_number_of_tasks() -> None:
-    falling = [None, *(8 * count**-0.4 for count in range(2, 13))]
-    for count in (2, 3, 7, 12):
-        assert task_free_temperature(records(*falling[:count])) == pytest.approx(8 * count**-0.4)
-
-
 def test_one_task_of_other_data_does_not_change_the_temperature_of_all() -> None:
-    assert task_free_temperature(records(None, 5.0, 5.0, 90.0, 5.0, 5.0)) == pytest.approx(5.0)
+    assert task_free_temperature(records(None, 5.0, 4.0, 90.0, 6.0, 5.0)) == 5.0
 
 
-def test_a_forgotten_task_and_tasks_that_measured_nothing_leave_a_temperature() -> None:
+def test_tasks_that_measured_nothing_leave_a_temperature() -> None:
     assert task_free_temperature(records(None, None, None)) == 3.0, "the middle one of tasks that are given"
-    assert task_free_temperature(records(None, 6.0, None)) == pytest.approx(6.0)
+    assert task_free_temperature(records(None, 6.0, None)) == 6.0
