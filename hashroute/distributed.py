@@ -164,14 +164,18 @@ def first(compute: Callable[[], Result]) -> Result:
     return result  # type: ignore[no-any-return]
 
 
+def check_same(value: Any, what: str) -> None:
+    """Raise an error if a value is not the same as on rank 0. what: it has, if the value differs."""
+    if value != first(lambda: value):
+        raise ValueError(f"rank {rank()} has {what} than rank 0: give all ranks the same settings and data")
+
+
 def copy_from_first(tensors: Iterable[Tensor]) -> None:
     """Give tensors the values that they have on rank 0."""
     if ranks() == 1:
         return
     own = list(tensors)
-    shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in own]
-    if shapes != first(lambda: shapes):
-        raise ValueError(f"rank {rank()} has another model than rank 0: give all ranks the same settings and data")
+    check_same([(tuple(tensor.shape), tensor.dtype) for tensor in own], "another model")
     with torch.no_grad(), _talking():
         for tensor in own:
             sent = _sendable(tensor).flatten()

@@ -65,6 +65,10 @@ class Recipe:
     """Mirror and shift training images where the task allows it."""
     scaling: Literal["fixed", "data set"] = "fixed"
     """fixed: scale all pixels by the same rule. data set: scale each data set to mean 0 and standard deviation 1."""
+    autocast: bool = False
+    """Compute layers in bfloat16 where torch.autocast does; weights and hashes keep their precision."""
+    channels_last: bool = False
+    """Lay images out with their channels last, which suits tensor cores."""
 
     def __post_init__(self) -> None:
         epochs: Any = self.epochs
@@ -97,6 +101,9 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain values, for JSON."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        for name in ("autocast", "channels_last"):  # recipes are older than these
+            if not plain[name]:
+                del plain[name]
         return plain
 
     @classmethod

@@ -59,6 +59,10 @@ class BenchSettings:
     """Mirror and shift training images, as each task allows."""
     no_augment: tyro.conf.FlagCreatePairsOff[bool] = False
     """Use training images as they are."""
+    autocast: bool = False
+    """Compute layers in bfloat16 where torch.autocast does."""
+    channels_last: bool = False
+    """Lay images out with their channels last."""
     backbone: Annotated[str | None, UNSET] = None
     """Encoder of all learners, by name, for example resnet18x0.25."""
     fraction: float = 1.0
@@ -98,6 +102,8 @@ class BenchSettings:
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
             "augment": True if self.augment else False if self.no_augment else None,
+            "autocast": self.autocast or None,
+            "channels_last": self.channels_last or None,
             "backbone": self.backbone,
         }
         return {name: value for name, value in changes.items() if value is not None}
@@ -109,7 +115,7 @@ class BenchSettings:
         parts += ["--seeds", str(seeds)] if seeds > 1 else []
         for name, value in self.recipe_changes.items():
             flag = "--" + name.replace("_", "-")
-            if name == "augment":
+            if isinstance(value, bool):
                 parts.append(flag if value else "--no-augment")
             else:
                 parts += [flag, *(map(str, value) if isinstance(value, tuple) else [f"{value}"])]

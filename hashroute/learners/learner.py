@@ -97,6 +97,8 @@ class Learner(Predictor):
         if backbone is None:
             check_trusted(recipe.backbone)
         self.backbone = find_backbone(recipe.backbone if backbone is None else backbone, self.image_shape)
+        if recipe.channels_last:
+            self.backbone = replace(self.backbone, channels_last=True)
         self.own_backbone = isinstance(backbone, nn.Module) or (isinstance(backbone, str) and is_file(backbone))
         if backbone is not None and not self.own_backbone and not isinstance(backbone, nn.Module):
             recipe = replace(recipe, backbone=backbone if isinstance(backbone, str) else tuple(backbone))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, overload
 
@@ -123,7 +124,8 @@ class Predictor(nn.Module):
             return images.as_subclass(Tensor).to(self.device, self._place.dtype)
         if self.backbone.stem is not None:
             return self._stem_maps(images)
-        mean, std = (self._place.new_tensor(part).view(-1, 1, 1) for part in self.pixel_statistics(task))
+        place = self._place.dtype, self.device
+        mean, std = (_per_channel(tuple(part), *place) for part in self.pixel_statistics(task))
         whole = not images.is_floating_point()
         images = images.to(self.device, self._place.dtype)
         if whole:
@@ -132,6 +134,15 @@ class Predictor(nn.Module):
         if self.backbone.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         return images
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Layers compute in the precision that the recipe says in this block."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.recipe.autocast else nullcontext()
+
+    def _encoded(self, images: Tensor, task: TaskEntry) -> Tensor:
+        """The features of normalised images, in the precision of the weights."""
+        with self.autocast():
+            return self.features(images, task).to(self._place.dtype)
 
     def _stem_maps(self, images: Tensor) -> Tensor:
         """The maps of the frozen stem: (n, *input_shape)."""
@@ -180,7 +191,7 @@ class Predictor(nn.Module):
         self._rest()
         whole = _Rows(len(images))
         for part in self._parts(images):
-            whole.add(self.features(self.normalise(part, entry), entry), len(part))
+            whole.add(self._encoded(self.normalise(part, entry), entry), len(part))
         return whole.tensor
 
     @torch.no_grad()
@@ -281,7 +292,9 @@ class Predictor(nn.Module):
             found = [self.encode(_rows(images, rows), entries[0]) for entries, rows in asked]
         else:
             parts = [(self.normalise(_rows(images, rows)[:], entries[0]), entries[0]) for entries, rows in asked]
-            found = list(self.features_of_several(parts).split([len(rows) for _, rows in asked]))
+            with self.autocast():
+                several = self.features_of_several(parts).to(self._place.dtype)
+            found = list(several.split([len(rows) for _, rows in asked]))
         for (entries, rows), features in zip(asked, found, strict=True):
             for entry in entries:
                 yield entry, rows, self.heads[entry.index](features)
@@ -303,7 +316,7 @@ class Predictor(nn.Module):
             for images, some in zip(self._parts(split.images), labels, strict=True):
                 batch = Batch(self.normalise(images, task), some.to(self.device), task)
                 batch = self.objective.prepare(batch)
-                found = distributed.split_rows(lambda part: self.features(part, task), batch.images)
+                found = distributed.split_rows(lambda part: self._encoded(part, task), batch.images)
                 features.add(found, len(images))
                 targets.add(batch.targets, len(images))
         return features.tensor, targets.tensor
@@ -351,6 +364,13 @@ class Predictor(nn.Module):
         if not isinstance(images, Maps):
             check_images(images, self.image_shape)
         return batches_of(images, self._batch_size())
+
+
+@lru_cache(maxsize=100)
+def _per_channel(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(channels, 1, 1) numbers on a device, which they reach once."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device).view(-1, 1, 1)
 
 
 class _Rows:

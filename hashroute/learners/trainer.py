@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
-from hashroute import distributed
+from hashroute import devices, distributed
 from hashroute.learners.entries import Batch, EpochLog, TaskEntry
 from hashroute.learners.maps import Maps
 from hashroute.recipe import Recipe
@@ -125,6 +125,7 @@ class Trainer:
         random = learner.random.state
         try:
             with self._in_step():
+                distributed.check_same([_identity(task) for task in tasks], "other images")
                 for entry in entries:
                     learner.add_task(entry)
                 learner.to(learner._place).eval()
@@ -268,7 +269,8 @@ class Trainer:
         scored = 0.0
         with closing(self._batches(requests)) as batches:  # files are read ahead by threads, which end with it
             for (_, rows), batch in zip(requests, batches, strict=True):
-                batch_loss, outputs = learner.loss(batch)
+                with learner.autocast():
+                    batch_loss, outputs = learner.loss(batch)
                 state.optimizer.zero_grad()
                 distributed.weighted(batch_loss).backward()
                 distributed.sum_gradients(state.weights)
@@ -306,10 +308,10 @@ class Trainer:
         read = read_batches((learner.inputs(entry.data.train, entry), rows[own(len(rows))]) for entry, rows in requests)
         for (entry, rows), (images, targets) in zip(requests, read, strict=True):
             with distributed.batch(len(rows)):  # until the next batch is asked for
-                images = images.to(learner.device)
+                images, targets = devices.send(images, learner.device), devices.send(targets, learner.device)
                 if learner.recipe.augment and not isinstance(images, Maps):
                     images = augment(images, entry.data.augmentations)
-                batch = Batch(learner.normalise(images, entry), targets.to(learner.device), entry)
+                batch = Batch(learner.normalise(images, entry), targets, entry)
                 yield learner.objective.prepare(batch)
 
     def _check_finite(self, loss: float) -> None:
@@ -336,10 +338,11 @@ def augment(images: Tensor, augmentations: frozenset[str]) -> Tensor:
     n, channels, height, width = images.shape
     device, draw = images.device, distributed.draw_rows
     if "flip" in augmentations:
-        images = torch.where((draw(n, torch.rand) < 0.5).to(device).view(-1, 1, 1, 1), images.flip(3), images)
+        images = torch.where(devices.send(draw(n, torch.rand) < 0.5, device).view(-1, 1, 1, 1), images.flip(3), images)
     if "shift" in augmentations:
         images = F.pad(images, (2, 2, 2, 2))
-        down, right = (draw(n, lambda rows: torch.randint(5, (rows, 1))).to(device) for _ in range(2))
+        shifts = [draw(n, lambda rows: torch.randint(5, (rows, 1))) for _ in range(2)]
+        down, right = (devices.send(each, device) for each in shifts)
         rows, columns = down + torch.arange(height, device=device), right + torch.arange(width, device=device)
         numbers = torch.arange(n, device=device).view(-1, 1, 1, 1)
         planes = torch.arange(channels, device=device).view(1, -1, 1, 1)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool1d
 from typing_extensions import Self
 
+from hashroute.devices import all_true
 from hashroute.nn.backbones import Backbone, layers_of
 from hashroute.nn.hashing import NEGLIGIBLE, EvenHash, FeatureHash, largest_size, normalise
 from hashroute.nn.low_rank import LowRank, make_low_rank, numbers_saved
@@ -88,7 +89,8 @@ class Forest(nn.Module):
         units: Any = self.paths[path]
         for unit in units:
             maps = unit(maps)
-            yield maps if max(maps.shape[2:]) <= POOLED else _pool(maps)
+            pooled = maps if max(maps.shape[2:]) <= POOLED else _pool(maps)
+            yield pooled.to(images.dtype)  # units may compute in less precision, hashes do not
 
     def hashed(self, images: Tensor, path: int) -> Iterator[Tensor]:
         """The hash vectors of the centred maps of each level: (n, s), each row of norm 1 or 0."""
@@ -145,7 +147,7 @@ def _hash_centred(phi: FeatureHash, maps: Tensor) -> Tensor:
     scaled, size = phi.scaled(centred)
     hashed, _ = normalise(scaled)
     varies = size > NEGLIGIBLE * largest_size(maps)  # otherwise only rounding noise is left of a map
-    return hashed if varies.all() else hashed * varies[:, None]
+    return hashed if all_true(varies) else hashed * varies[:, None]
 
 
 def _pool(maps: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hashroute import devices
+
 NEGLIGIBLE = 1e-6
 """A remainder of a unit vector that is shorter than this counts as zero: it is rounding noise."""
 
@@ -71,7 +73,7 @@ class FeatureHash:
         # phi is linear and h does not depend on scale, so dividing by a constant after hashing gives the same h and the
         # same gradient as the paper's division before it, and touches fewer numbers; unless the sums could overflow.
         divisor = largest.clamp_min(torch.finfo(flat.dtype).tiny)[:, None]
-        if not len(flat) or largest.max() < torch.finfo(flat.dtype).max / flat.shape[1]:
+        if devices.all_true(largest < torch.finfo(flat.dtype).max / flat.shape[1]):
             return self(flat) / divisor, largest
         return self(flat / divisor), largest
 
@@ -108,4 +110,4 @@ def normalise(hashed: Tensor) -> tuple[Tensor, Tensor]:
     norms = torch.linalg.vector_norm(hashed, dim=1, keepdim=True)
     alive = norms.detach()[:, 0] > NEGLIGIBLE
     hashed = hashed / norms.clamp_min(NEGLIGIBLE)
-    return (hashed if alive.all() else hashed * alive[:, None]), alive
+    return (hashed if devices.all_true(alive) else hashed * alive[:, None]), alive

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -110,8 +111,6 @@ def evolve(settings: dict[str, Any], rank: int | None) -> dict[str, Any]:
 
 
 def evolve_here() -> list[dict[str, Any]]:
-    import torch.distributed as dist
-
     return [evolve(case, dist.get_rank()) for case in CASES]
 
 
