@@ -85,6 +85,9 @@ def test_columns_count_as_much_as_held_out_images_ask_for() -> None:
         frozen = Columns(8, 3)
         frozen.sharpen(columns, head, labels)
         assert frozen.sharpness.item() == pytest.approx(expected)
+    one = Columns(8, 3)
+    one.sharpen(-good[:1], good[:1], labels[:1])
+    assert one.sharpness.item() == pytest.approx(0.3), "one image decides nothing"
 
 
 def test_a_class_that_comes_back_keeps_its_column(digits: Scenario) -> None:
