@@ -25,13 +25,13 @@ RESULT = Path(__file__).with_name("result.json")
 HALVES = ("kills", "files")
 SHORT = 2
 """Minutes; a shorter campaign leaves out what needs more: kills of commands, many tasks, memory, pages, atheris."""
-TASKS, WHOLE = 300, 30
-"""Tasks of one model in a campaign of so many minutes; in a shorter one, a share of them."""
+TASKS = 300
+"""Tasks that one model learns, if there is time."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=WHOLE)
+    parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
     parser.add_argument("--result", type=Path, default=RESULT)
     parser.add_argument("--jobs", type=int, default=2, help="processes, as many for either half")
@@ -90,13 +90,18 @@ def run_all(given: argparse.Namespace) -> list[dict[str, Any]]:
             processes.append(subprocess.Popen(command))
         for process in processes:
             process.wait()
-        parts: dict[str, dict[str, Any]] = {}
-        for part in [part for result in results for part in json.loads(result.read_text())["parts"]]:
-            whole = parts.setdefault(part["name"], part)
-            if whole is not part:
-                for name in ("tries", "failures", "refused", "described"):
-                    whole[name] += part[name]
-        return list(parts.values())
+        return merged(results)
+
+
+def merged(results: list[Path]) -> list[dict[str, Any]]:
+    """The parts of several processes, each once."""
+    parts: dict[str, dict[str, Any]] = {}
+    for part in [part for result in results for part in json.loads(result.read_text())["parts"]]:
+        whole = parts.setdefault(part["name"], part)
+        if whole is not part:
+            for name in ("tries", "failures", "refused", "described"):
+                whole[name] += part[name]
+    return list(parts.values())
 
 
 def run_half(given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -117,7 +122,7 @@ def happen_to_folders(place: Path, minutes: float, random: Random, beside: bool)
 
     begun, seconds, works = time.monotonic(), 60 * minutes, faults.fault_works(place)
     if minutes >= SHORT and not beside:
-        yield faults.many_tasks(place, round(TASKS * min(1, minutes / WHOLE)))
+        yield faults.many_tasks(place, TASKS, 0.25 * seconds)
         yield kill_commands(place, 0.08 * seconds, random)
     yield faults.limited_files(works, 0.02 * seconds, random)
     yield faults.full_tmpfs(works, place, 0.02 * seconds, random)

@@ -217,26 +217,29 @@ def read_while_changing(place: Path, seconds: float, random: Random) -> Part:
     return part
 
 
-def many_tasks(place: Path, tasks: int) -> Part:
-    """A model learns hundreds of tasks: old answers stay, nothing is damaged, and memory stays bounded."""
+def many_tasks(place: Path, tasks: int, seconds: float) -> Part:
+    """A model learns hundreds of tasks, as many as the time allows: old answers stay, and nothing is damaged."""
     part = Part("tasks of one model, whose first task answers as before")
     folder, few = place / "many", digits(5, 0.05).tasks
-    model, expected = Model(folder), None
+    model, expected, end = Model(folder), None, time.monotonic() + seconds
     for number in range(tasks):
         task = few[number % len(few)]
         model.learn((task.train.images, task.train.labels), f"task {number}", epochs=1, progress=False)
-        found = [answer.probability for answer in model.predict(task.test.images[:2], "task 0")]
         part.tries += 1
-        if number % 50 == 0 or number == tasks - 1:
+        last = number == tasks - 1 or time.monotonic() > end
+        if number % 50 == 0 or last:
             images = few[0].test.images[:3]
             answers = Model(folder).predict(images, "task 0")
             expected = expected or answers
-            if answers != expected or Model(folder).verify() or not found:
+            if answers != expected or Model(folder).verify():
                 part.fail(f"after {number + 1} tasks: {answers} where there was {expected}")
             Model(folder).predict(images)
-    model.forget(f"task {tasks - 1}")
+        if last:
+            break
+    part.note = "" if part.tries == tasks else f"the time was over before {tasks} tasks"
+    model.forget(f"task {part.tries - 1}")
     model.undo()
-    if len(Model(folder).tasks()) != tasks - 2 or Model(folder).verify():
+    if len(Model(folder).tasks()) != part.tries - 2 or Model(folder).verify():
         part.fail("after a task is forgotten and a lesson undone")
     shutil.rmtree(folder)
     return part
