@@ -23,7 +23,7 @@ AHEAD = 4
 """How many batches are read before they are needed."""
 
 DIGESTED = 1000
-"""How many images stand for all where images are told from others."""
+"""How many evenly spaced images stand for all of them in a digest."""
 
 Result = TypeVar("Result")
 
@@ -75,7 +75,7 @@ class Images(ABC):
         return image
 
     def contents(self) -> Iterator[bytes]:
-        """What tells these images from others: the pixels of up to DIGESTED of them, evenly spaced."""
+        """What a digest of these images reads: the pixels of up to DIGESTED of them, evenly spaced."""
         rows = torch.linspace(0, len(self) - 1, min(DIGESTED, len(self))).long()
         yield from (self._checked(row).tobytes() for row in self._rows[rows].tolist())
 

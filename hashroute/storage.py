@@ -59,7 +59,7 @@ def digest_of(path: Path, kind: str = "sha256") -> str:
 
 
 def is_content_name(name: str, endings: tuple[str, ...]) -> bool:
-    """Whether `write_content` gives such names with one of these endings."""
+    """Whether this is a name that `write_content` gives, with one of these endings."""
     stem, dot, ending = name.partition(".")
     return len(stem) == 64 and set(stem) <= set("0123456789abcdef") and dot + ending in endings
 

@@ -37,7 +37,7 @@ class Split:
         return self.images[rows], self.labels[rows]
 
     def contents(self) -> Iterator[bytes]:
-        """What tells this split from others: labels and images."""
+        """What a digest of this split reads: its labels and images."""
         yield self.labels.numpy(force=True).tobytes()
         if isinstance(self.images, Images):
             yield from self.images.contents()
@@ -290,7 +290,7 @@ def _classes(split: Split) -> Iterator[tuple[int, Tensor]]:
 
 
 def _share(members: Tensor, share: float) -> Tensor:
-    """The first ones: this share, at least one."""
+    """The first rows: this share of all, at least one."""
     return members[: max(1, round(share * len(members)))]
 
 

@@ -1,4 +1,4 @@
-"""What tyro says about a command that it cannot read, as one line."""
+"""tyro's message about a command that it cannot read, as one line."""
 
 from __future__ import annotations
 

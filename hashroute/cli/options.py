@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from hashroute.tasks import Scenario
 
 UNSET = tyro.conf.arg(help_behavior_hint="")
-"""Marks an option that nothing is given for by default, so that its help shows no empty default."""
+"""Marks an option without a default value: its help then shows none."""
 
 UNBOUNDED = 100_000
 """Width of a table that nobody looks at in a terminal."""
 
 CODE = tyro.conf.arg(
-    help="Only for a model with a backbone of your own: FILE.py:FUNCTION again, because no code runs only because a "
-    "model names it."
+    help="FILE.py:FUNCTION of the model's backbone, if that is your own code. Code never runs only because a model "
+    "names it."
 )
 """Marks the option that names the code of a model's backbone."""
 
@@ -87,7 +87,7 @@ def parse_value(text: str) -> Any:
 
 
 def open_model(path: Path, device: str = "cpu", backbone: str | None = None) -> Model:
-    """The model in a folder; an error if there is none. backbone: code of the user's own that the model needs."""
+    """The model in a folder; an error if there is none. backbone: the user's own code, if the model needs any."""
     from hashroute.model.model import Model
     from hashroute.model.records import SMALL
 

@@ -120,7 +120,7 @@ def check_photos(photos: Photos, labels: Tensor, in_memory: bool) -> tuple[Split
 
 
 def _try(photos: Photos, rows: Tensor, keep: bool) -> list[tuple[int, NDArray[np.uint8] | ValueError | None]]:
-    """Read files: the image of each, None if it is not to be kept, or why it cannot be read."""
+    """Try to read these rows. Returns for each row its image (None unless `keep`), or the error."""
     found: list[tuple[int, NDArray[np.uint8] | ValueError | None]] = []
     for row in rows.tolist():
         try:

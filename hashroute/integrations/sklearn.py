@@ -23,7 +23,7 @@ from hashroute.learners.learner import Learner
 from hashroute.tasks import Split, Task
 
 CHANNELS = (1, 3, 4)
-"""Numbers of channels by which images with channels last are told from others."""
+"""A last dimension of one of these sizes holds channels."""
 
 SMALLEST = 4
 """Height and width of the smallest images."""

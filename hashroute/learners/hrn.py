@@ -40,7 +40,7 @@ SHARED_WEIGHT = 4.0
 """Weight of the log-probability of a class by the shared head."""
 
 MOST = 10**15
-"""No option is larger."""
+"""The largest value of any option."""
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class Learner(Predictor):
 
     @classmethod
     def saved_options(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The options of a saved model, with what models of earlier versions do not say."""
+        """The options of a saved model. Options that its version did not have yet are added."""
         return values
 
     @classmethod
@@ -203,7 +203,7 @@ class Learner(Predictor):
         return None
 
     def known_by(self, images: Tensor, task: TaskEntry) -> Familiarity | None:  # noqa: ARG002
-        """How well its units or memories know images, for learners that have such."""
+        """How well its units or memories know images, for learners that have any."""
         return None
 
     def analyse(self, images: Tensor | Images, task: TaskEntry) -> dict[str, Any]:  # noqa: ARG002

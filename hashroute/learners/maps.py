@@ -15,23 +15,23 @@ from hashroute.images import batches_of
 from hashroute.tasks import Split
 
 IN_MEMORY = 2**29
-"""Maps of a split that are kept in memory; more are kept in a temporary file."""
+"""Bytes of the maps of a split that are kept in memory, at most. Larger maps go into a temporary file."""
 
 IN_FILE = 2**34
-"""Bytes of that file, at most: maps of larger splits are computed again in every epoch."""
+"""Bytes of that file, at most. Still larger maps are computed again in every epoch."""
 
 BATCH = 128
 LARGEST = torch.finfo(torch.float16).max
 
 
 class Maps(Tensor):
-    """Maps of a frozen stem where images are expected: (n, channels, height, width)."""
+    """Marks a tensor (n, channels, height, width) that holds maps of a frozen stem instead of images."""
 
 
 def keep_maps(split: Split, shape: Sequence[int], compute: Callable[[Tensor], Tensor]) -> Split:
     """The maps of a split with its labels, in memory or in a file; the split itself if there is no room.
 
-    shape: of the maps of one image. The file has no name, so it is gone when the maps are, or the process.
+    shape: of the maps of one image. The file has no name, so it disappears with the maps or with the process.
     """
     whole = (len(split), *shape)
     size = 2 * math.prod(whole)
@@ -43,7 +43,7 @@ def keep_maps(split: Split, shape: Sequence[int], compute: Callable[[Tensor], Te
         try:
             with tempfile.TemporaryFile(prefix="hashroute-maps-") as file:
                 if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, size)  # a full disk is found out now, not while writing
+                    os.posix_fallocate(file.fileno(), 0, size)  # a full disk shows now, not while writing
                 maps = torch.from_numpy(np.memmap(file, np.float16, "w+", shape=whole))
         except OSError:
             return split

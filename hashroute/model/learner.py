@@ -185,7 +185,7 @@ class KeptLearner(HRN):
         return trainer
 
     def checkpoint(self) -> dict[str, Any]:
-        """The task that is being learned: all that `restore` needs to go on, bit for bit."""
+        """The task that is being learned: all that `restore` needs to continue it, bit for bit."""
         entry = self.entries[-1]
         grown = entry.path == len(self.path_names)
         return {
@@ -198,7 +198,7 @@ class KeptLearner(HRN):
         }
 
     def restore(self, checkpoint: dict[str, Any], task: Task) -> Trainer:
-        """Go on with a task from a checkpoint of a learner with the same tasks."""
+        """Continue a task from a checkpoint of a learner with the same tasks."""
         entry = HRNEntry.from_dict(checkpoint["entry"], len(self.tasks))
         with self.random.use(self.device):
             self.add_task(entry)

@@ -69,7 +69,7 @@ class LearnReport:
     new_classes: tuple[str, ...] = ()
     """Classes that a known task got."""
     resumed_at: int | None = None
-    """The epoch from which an interrupted lesson went on."""
+    """The epoch from which an interrupted lesson continued."""
     notes: list[str] = field(default_factory=list)
     """What else was found and decided, in plain words."""
     unreadable: int = 0
@@ -281,7 +281,7 @@ def _key(lesson: Lesson, settings: ModelSettings, shared: Mapping[str, TaskRecor
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """The file from which an interrupted lesson goes on."""
+    """The file from which an interrupted lesson continues."""
 
     path: Path
     key: str
@@ -297,7 +297,7 @@ class _Checkpoint:
         distributed.first(write)
 
     def resume(self, learner: KeptLearner, task: Task) -> Trainer | None:
-        """Go on from it, if there is one of the same lesson."""
+        """Continue from it, if it belongs to the same lesson."""
         checkpoint = distributed.first(self._read)
         return None if checkpoint is None else learner.restore(checkpoint, task)
 

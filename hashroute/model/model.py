@@ -140,7 +140,7 @@ class Model:
             return lessons.learn(self.store, manifest, settings, records, lesson, progress, self.device)
 
     def _settings_for(self, manifest: Manifest, source: Source, private: bool) -> ModelSettings:
-        """The settings of the model; those of a new one follow from its first task."""
+        """The settings of the model. A new model gets them from its first task."""
         self._check(manifest)
         if manifest.settings:
             return self._settings(manifest)
@@ -155,7 +155,7 @@ class Model:
         return settings if own == side else ModelSettings.new((source.channels, own, own), name, self.seed)
 
     def _settings(self, manifest: Manifest) -> ModelSettings:
-        """The settings of a model that exists, with the code that the caller trusts."""
+        """The settings in a manifest, and the backbone code that the caller named."""
         return ModelSettings.from_dict(manifest.settings).trusting(self.backbone)
 
     def _check(self, manifest: Manifest) -> None:

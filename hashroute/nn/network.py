@@ -30,7 +30,7 @@ DEFAULT_UNITS = (UnitSpec(16, 5, 3, 2, norm_groups=1),) * 2 + (UnitSpec(16, 2, 3
 
 
 Maps = list[tuple[NDArray[np.int64], Tensor]]
-"""The maps of all samples in pieces of equal shape, each piece with the indices of its samples.
+"""The maps of all samples. Maps of equal shape form a piece: the indices of its samples, and one tensor.
 
 If processes share a batch, indices are those of all samples, and a piece has the maps of this process's samples.
 """

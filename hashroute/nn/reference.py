@@ -98,7 +98,7 @@ class Reference:
     # ------------------------------------------------ Algorithm 1: hash-routed inference
 
     def start(self, x: Tensor) -> Walk:
-        """The lines before the loop; h_0 is normalised like every other hash vector, as the equation has it."""
+        """The lines before the loop. Settled: h_0 is normalised like every other hash vector, as in the equation."""
         return Walk(H=x.new_zeros(self.network.features), h=self.hash(self.network.image_hash, x), y=x)
 
     def advance(self, walk: Walk, level: int) -> None:

@@ -104,7 +104,7 @@ def missing_box(sentences: Sequence[str]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same for JSON, which has no NaN."""
+    """The same value for JSON, with None instead of NaN and infinity."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -24,7 +24,7 @@ from hashroute.training.run_folder import RunFolder, score_of
 MATRICES, ROWS = 2, 10
 """Accuracy matrices that are shown, and the latest rows of each."""
 WIDE, NARROW = 120, 100
-"""A terminal of fewer columns shows short names; of still fewer columns, neither loss nor images a second."""
+"""Columns of a terminal. Below WIDE, names are short. Below NARROW, loss and images per second are left out."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Job:
 
     @property
     def pace(self) -> float | None:
-        """Seconds per image since the first epoch; after the first epoch, those that it took."""
+        """Seconds per image, from the epochs that ended after the first one; until then, from the first one."""
         if self.record is None or self.begun is None:
             return None
         begun, trained = self.begun

@@ -51,7 +51,7 @@ class Column:
     meaning: str = ""
     """One sentence, the tooltip of the header."""
     best: Literal["highest", "lowest"] | None = None
-    """Which numbers are best, if there is such a thing."""
+    """Which numbers are best; None if the column has no best."""
     digits: int | None = 1
     """After the decimal point; None for as many as the number has."""
     words: bool = False

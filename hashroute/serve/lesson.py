@@ -1,6 +1,6 @@
 """The process that learns a task for a server: an order on standard input, JSON lines on standard output.
 
-Learning has a process of its own: the server goes on answering, and can end it at any moment. The model is then the one
+Learning has a process of its own: the server keeps answering, and can end it at any moment. The model is then the one
 before the change or the one after it.
 """
 

@@ -28,7 +28,7 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 MOST_HEADERS = 8192
 """Bytes of the headers of one part."""
 DRAIN_SECONDS = 5.0
-"""A refused body is read and dropped for so long: a client that still sends does not see the answer otherwise."""
+"""A refused body is read and dropped for this long, because a client that still sends would not see the answer."""
 
 
 @dataclass
