@@ -79,7 +79,7 @@ def _render(
     sections = [
         section(group, name, some, several, page) for group, name, some in zip(groups, names, drawn, strict=True)
     ]
-    title = " · ".join(dict.fromkeys(group.scenario for group in groups))
+    title = " · ".join(dict.fromkeys(group.name for group in groups))
     head = [f"<h1>{escape(title)}</h1>"]
     head += [] if several else [introduction(groups[0])]
     head.append(f"<nav>{''.join(f'<div>{links}</div>' for links, _ in sections)}</nav></header>")
@@ -88,7 +88,7 @@ def _render(
     body += f"\n<footer><h3>This page</h3>{command_box(command)}</footer>"
     here = Path(__file__).parent
     return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(f"{groups[0].scenario}: hashroute report"),
+        title=escape(f"{title}: hashroute report"),
         style=(here / "page.css").read_text(encoding="utf-8"),
         script=(here / "page.js").read_text(encoding="utf-8"),
         values=json.dumps(finite(page.values), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),

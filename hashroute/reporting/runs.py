@@ -48,6 +48,13 @@ class Group:
         return next((run.score for run in self.runs), ACCURACY)
 
     @property
+    def name(self) -> str:
+        """The name that `bench` gave to the folder or file of all runs, such as `digits-epochs=1`, or the scenario."""
+        files = [run.folder.stem if run.folder.suffix == ".json" else run.folder.parent.name for run in self.runs]
+        names = set(map(printable, files))
+        return names.pop() if len(names) == 1 and min(names).startswith(f"{self.scenario}-") else self.scenario
+
+    @property
     def runs(self) -> list[RunRecord]:
         """All runs."""
         return [run for runs in self.learners.values() for run in runs]

@@ -6,8 +6,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +22,7 @@ from hashroute.reporting.learners import INK, sentence
 from hashroute.reporting.page import write_report
 from hashroute.reporting.runs import Group, collect
 from hashroute.training.result import Comparison
+from programs import succeeded
 
 Result = Callable[[str], dict[str, Any]]
 Report = Callable[..., str]
@@ -152,6 +151,16 @@ def test_another_recipe_makes_another_section(copied: Path, report: Report) -> N
     text = report(copied / "vc-seed0", copied / "vc-seed1")
     assert text.count("<section") == 2
     assert re.findall("<h2>(.*?)</h2>", text) == ["digits; batch size 32", "digits; batch size 7"]
+
+
+def test_reports_of_different_settings_have_different_titles(copied: Path, report: Report) -> None:
+    titles = []
+    for name in ("digits-0.3-epochs=2,1", "mine"):
+        runs = copied.rename(copied.with_name(name)) / "vc-seed0"
+        titles += re.findall("<(?:title|h1)>(.*?)<", report(runs))
+        copied = runs.parent
+    named = "digits-0.3-epochs=2,1"
+    assert titles == [f"{named}: hashroute report", named, "digits: hashroute report", "digits"]
 
 
 def test_commands_that_differ_in_learners_and_seeds_are_shown_as_one(group: Group) -> None:
@@ -306,9 +315,8 @@ try:
 except ValueError as error:
     print(error)
 """
-    command = [sys.executable, "-c", code, str(runs), str(tmp_path / "report")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "figures need matplotlib: pip install 'hashroute[plots]'\n"
+    printed = succeeded(runs, tmp_path / "report", folder=tmp_path, script=code)
+    assert printed == "figures need matplotlib: pip install 'hashroute[plots]'\n"
     assert not (tmp_path / "report").exists()
 
 
