@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a shel
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs under test are to hear Ctrl-C
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def runtime() -> Any:
     """onnxruntime, with everything that an export needs."""
     for package in ("onnx", "onnxscript"):

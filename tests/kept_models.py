@@ -1,41 +1,17 @@
-"""Image files, commands and comparisons for tests of models that people keep."""
+"""Image files and comparisons for tests of models that people keep."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from hashroute.data import dataset_status, load_dataset
+from hashroute.data import load_dataset
+from support import is_here
 
-COMMAND = [sys.executable, "-m", "hashroute"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 SHAPES = ("circle", "cross", "square", "stripes")
-
-
-def hashroute(*arguments: object, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own."""
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        **options,
-    )
-
-
-def succeeded(*arguments: object, folder: Path, **options: Any) -> str:
-    """Run a command that works; what it printed."""
-    done = hashroute(*arguments, folder=folder, **options)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return done.stdout
 
 
 def write_shapes(folder: Path, *shapes: str, count: int = 24, seed: int = 0, colour: bool = True) -> Path:
@@ -70,7 +46,7 @@ def draw_shape(draw: ImageDraw.ImageDraw, shape: str, corner: Any, colour: tuple
 
 def write_cifar(folder: Path, *labels: int, count: int = 60) -> Path | None:
     """Images of CIFAR-100 as PNG files, in folder/CLASS; None if it is not in the data folder."""
-    if dataset_status("cifar-100").missing:
+    if not is_here("cifar-100"):
         return None
     data = load_dataset("cifar-100")
     for label in labels:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from support import prepared_processes
+from programs import prepared_processes
 
 RANKS = 2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import requests
 
-from kept_models import COMMAND, ENVIRONMENT
+from programs import Program
 
 CHANGE = {"X-Hashroute": "1"}
 
@@ -20,7 +19,7 @@ CHANGE = {"X-Hashroute": "1"}
 class Server:
     """A server that runs."""
 
-    def __init__(self, process: subprocess.Popen[str], address: str, model: Path) -> None:
+    def __init__(self, process: Program, address: str, model: Path) -> None:
         self.process, self.address, self.model = process, address, model
 
     def get(self, path: str, **options: Any) -> requests.Response:
@@ -60,16 +59,13 @@ def parts(files: Sequence[Path]) -> list[tuple[str, tuple[str, bytes]]]:
 
 
 @contextmanager
-def running(model: Path, *arguments: object, program: Sequence[str] = COMMAND) -> Iterator[Server]:
-    """A server on a free port."""
-    command = [*program, "serve", str(model), "--port", "0", *map(str, arguments)]
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, cwd=model.parent)
-    assert process.stdout is not None
+def running(model: Path, *arguments: object, **options: Any) -> Iterator[Server]:
+    """A server on a free port. options: of its `Program`."""
+    process = Program("serve", model, "--port", 0, *arguments, folder=model.parent, **options)
     try:
         found = re.search(r"http://\S+?:(\d+)/", process.stdout.readline())
         assert found is not None, "the server did not start"
         yield Server(process, f"http://127.0.0.1:{found[1]}/", model)
     finally:
         process.kill()
-        process.wait()
-        process.stdout.close()
+        process.communicate()

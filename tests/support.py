@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import multiprocessing
-import os
-import pty
-import runpy
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hashroute import HashRoutedNetwork, Learner, Scenario, Task, UnitSpec, create_learner, load_scenario
+from hashroute.data import DATASETS, data_folder
 from hashroute.images import Images
 from hashroute.learners import files
 from hashroute.learners.entries import Batch, TaskEntry
@@ -42,6 +36,12 @@ NEEDS = {
     "mixed": ["svhn", "cifar-100", "mnist", "fashion-mnist"],
 }
 """The data sets that each scenario is made of."""
+
+
+def is_here(dataset: str) -> bool:
+    """Whether the files of a data set are in the data folder; they are not read."""
+    return not DATASETS[dataset].missing(data_folder() / DATASETS[dataset].folder)
+
 
 SMALL_UNITS = (
     UnitSpec(4, 3, 1, 1, norm_groups=1),
@@ -206,9 +206,6 @@ def assert_same(one: Learner, other: Learner) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 
-# ------------------------------------------------------------------------ programs
-
-
 def import_file(path: Path) -> Any:
     """The module in a file that is not part of the package."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -217,58 +214,3 @@ def import_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def run_script(path: Path, folder: Path, *arguments: str) -> str:
-    """What a script prints in a process of its own, in a folder; it must succeed.
-
-    The process is forked from one that has imported torch already, which takes longer than most scripts do.
-    """
-    printed = folder / f".{path.stem}.printed"
-    process = prepared_processes().Process(target=_run_file, args=(str(path), str(folder), str(printed), arguments))
-    process.start()
-    process.join()
-    assert process.exitcode == 0, printed.read_text()
-    return printed.read_text()
-
-
-def run_together(folder: Path, *lines: Sequence[str], before: str = "") -> str:
-    """What commands print in one process, in a folder; all must succeed. before: code that it runs first."""
-    script = folder / ".commands.py"
-    script.write_text(f"{before}\nfrom hashroute.cli import main\nassert not any([main(line) for line in {lines}])\n")
-    return run_script(script, folder)
-
-
-@cache
-def prepared_processes() -> Any:
-    """Starts processes that have imported what every script needs."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hashroute.model.model", "hashroute.training.run", "torch._dynamo"])
-    return context
-
-
-def _run_file(path: str, folder: str, printed: str, arguments: Sequence[str]) -> None:
-    """Be the process of a script."""
-    output = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for stream in (1, 2):
-        os.dup2(output, stream)
-    os.chdir(folder)
-    torch.set_num_threads(1)
-    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]  # it is not a worker of ours
-    sys.argv, sys.path[:0] = [path, *arguments], [str(Path(path).parent)]
-    runpy.run_path(path, run_name="__main__")
-
-
-def on_a_terminal(command: Sequence[str], folder: Path) -> str:
-    """What a command writes to a terminal of 100 columns."""
-    ours, theirs = pty.openpty()
-    where = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
-    with subprocess.Popen(command, cwd=folder, env=where, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        said = b""
-        with suppress(OSError):  # which is how a terminal says that nobody writes to it any more
-            while part := os.read(ours, 65536):
-                said += part
-    os.close(ours)
-    assert process.returncode == 0, said.decode()
-    return said.decode()

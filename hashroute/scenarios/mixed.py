@@ -28,11 +28,11 @@ def mixed() -> Scenario:
     Each CIFAR task has ten new classes. The second SVHN and MNIST tasks have the classes of the first ones and new
     images. Test sets are complete.
     """
-    tasks: list[Task] = []
-    for dataset in STREAM:
-        index = sum(task.dataset == dataset for task in tasks)
-        tasks.append(cifar_task(index) if dataset == "cifar-100" else _part(dataset, index))
-    return Scenario("mixed", tuple(tasks))
+    tasks: dict[int, Task] = {}
+    for place, dataset in sorted(enumerate(STREAM), key=lambda each: each[1]):  # each data set is read once
+        index = STREAM[:place].count(dataset)
+        tasks[place] = cifar_task(index) if dataset == "cifar-100" else _part(dataset, index)
+    return Scenario("mixed", tuple(tasks[place] for place in range(len(STREAM))))
 
 
 def _part(dataset: str, index: int) -> Task:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hashroute.data import dataset_status
 from hashroute.learners import find_learner
 from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.training.ablation import PAPER_SIGNS, ROWS, SCENARIO
 from hashroute.training.result import Comparison
 from hashroute.training.run import learner_options
+from support import is_here
 
 Command = Callable[..., tuple[int, str, str]]
 RESULTS = Path(__file__).parents[2] / "results" / "ablation.json"
@@ -30,7 +30,7 @@ def test_the_ablation_has_the_papers_seven_rows_and_is_committed() -> None:
         assert all(kind.saved_options(run.options) == options for run in committed.learners[name]), name
 
 
-@pytest.mark.skipif(not dataset_status("mnist").sizes, reason="MNIST is not here")
+@pytest.mark.skipif(not is_here("mnist"), reason="MNIST is not here")
 def test_an_ablation_is_kept_and_continued(hashroute_command: Command, tmp_path: Path) -> None:
     output = tmp_path / "deep" / "ablation.json"
     command = ("ablate", "--fraction", "0.002", "--seeds", "1", "--output", output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -19,8 +18,9 @@ from hashroute import Comparison, load_learner, load_scenario
 from hashroute.cli.demo import LEARNERS, DemoSettings, train
 from hashroute.reporting.decisions import describe
 from hashroute.training import metrics
+from programs import Program, hashroute, on_a_terminal
 from run_files import read_json
-from support import on_a_terminal, tensors_of
+from support import tensors_of
 
 DEMO = [sys.executable, "-m", "hashroute", "demo"]
 Command = Callable[..., tuple[int, str, str]]
@@ -31,8 +31,7 @@ Finished = tuple[Path, subprocess.CompletedProcess[str]]
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A demo as a user starts it: its folder, and its process."""
     folder = tmp_path_factory.mktemp("demo")
-    process = subprocess.run(DEMO, cwd=folder, capture_output=True, text=True, timeout=600)
-    return folder / "runs" / "demo-seed0", process
+    return folder / "runs" / "demo-seed0", hashroute("demo", folder=folder)
 
 
 def test_it_prints_what_came_out(finished: Finished) -> None:
@@ -137,17 +136,16 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 
 
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
-    command = [*DEMO, "--epochs", "1000"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            while not list(tmp_path.glob("runs/.demo-*")):  # it has begun
-                assert process.poll() is None
-                time.sleep(0.05)
-            time.sleep(0.5)
-            os.kill(process.pid, signal.SIGINT)
-            _, errors = process.communicate(timeout=600)
-        finally:
-            process.kill()  # one that is not stopped would run for hours
+    process = Program("demo", "--epochs", 1000, folder=tmp_path)
+    try:
+        while not list(tmp_path.glob("runs/.demo-*")):  # it has begun
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    finally:
+        process.kill()  # one that is not stopped would run for hours
     assert process.returncode == 130
     assert errors == "hashroute: stopped; nothing unfinished was kept\n"
     assert not list((tmp_path / "runs").iterdir())

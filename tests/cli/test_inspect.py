@@ -17,7 +17,8 @@ from hashroute.learners import learner_names
 from hashroute.recipe import recipe_for
 from hashroute.reporting.decisions import describe
 from kept_models import write_shapes
-from support import run_script, tensors_of
+from programs import run_script
+from support import tensors_of
 
 BUILT_IN = tuple(learner_names())
 

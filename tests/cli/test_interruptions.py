@@ -4,65 +4,43 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from hashroute.cli import main
+from programs import Program, hashroute
 from run_files import assert_kept, assert_same_files, check_whole, comparison, logs
 
-COMMAND = [sys.executable, "-m", "hashroute", "bench"]
 THREE = ("digits", "--learners", "vc", "ewc", "hrn-paper", "--fraction", "0.5", "--epochs")
 NAME = "digits-0.5-epochs=2"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 Command = Callable[..., tuple[int, str, str]]
 
 
-def bench_process(*arguments: str, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=600, env=ENVIRONMENT, **options
-    )
-
-
 @contextmanager
-def started(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str, folder: Path) -> Iterator[Program]:
     """A comparison and its workers in a process group of their own, as in a terminal; none outlives the block."""
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = Program("bench", *arguments, folder=folder)
     try:
         yield process
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        assert process.stderr is not None
+        process.stdout.close()
         process.stderr.close()
 
 
-def last_words(process: subprocess.Popen[str]) -> str:
-    """Standard error to its end, which comes when the process and all its workers, who share it, have ended."""
-    return process.communicate(timeout=600)[1]
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_until(condition: Callable[[], bool], process: Program) -> None:
     """Wait for a condition that the process brings about while it is alive."""
     while not condition():
         assert process.poll() is None, f"it ended with {process.returncode} before anything could be seen"
@@ -70,7 +48,7 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
     assert process.poll() is None, f"it ended with {process.returncode} too soon: give it more to do"
 
 
-def workers(process: subprocess.Popen[str]) -> list[int]:
+def workers(process: Program) -> list[int]:
     """The worker processes, as /proc shows them."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -107,7 +85,7 @@ class Kill(NamedTuple):
     """Seconds after something new was written."""
 
 
-def halt_in_a_checkpoint(process: subprocess.Popen[str], folder: Path) -> None:
+def halt_in_a_checkpoint(process: Program, folder: Path) -> None:
     """Stop all the processes at a moment when one of them has written a part of a checkpoint."""
     while process.poll() is None:
         for path in folder.glob("runs/*/*/.checkpoint.pt.*.unfinished"):
@@ -142,7 +120,7 @@ def kill_one(kill: Kill, arguments: Sequence[str], folder: Path, kept: dict[str,
             os.kill(process.pid, signal.SIGKILL)
         else:
             os.killpg(process.pid, signal.SIGKILL)
-        last_words(process)  # the workers of a killed process end by themselves
+        process.communicate()  # the workers of a killed process end by themselves
         assert process.returncode == -signal.SIGKILL
     if kill.in_a_checkpoint:
         assert list(folder.glob("runs/*/*/.checkpoint.pt.*.unfinished"))
@@ -171,10 +149,10 @@ def test_a_comparison_killed_twenty_times_reaches_the_same_numbers(tmp_path: Pat
     whole.mkdir()
     parts.mkdir()
     arguments = (*THREE, "12", "--seeds", "3")
-    assert bench_process(*arguments, folder=whole).returncode == 0
+    assert hashroute("bench", *arguments, folder=whole).returncode == 0
 
     def finish(*given: str) -> tuple[int, str, str]:
-        process = bench_process(*given, "--jobs", "2", folder=parts)
+        process = hashroute("bench", *given, "--jobs", "2", folder=parts)
         return process.returncode, process.stdout, process.stderr
 
     random = Random(1)
@@ -194,7 +172,7 @@ def test_workers_whose_parent_is_killed_while_they_start_end_by_themselves(
     with started(*arguments, folder=tmp_path) as process:
         wait_until(lambda: len(workers(process)) == 2 or bool(logs(tmp_path)), process)
         os.kill(process.pid, signal.SIGKILL)
-        last_words(process)
+        process.communicate()
     check_whole(tmp_path)
     assert not list(tmp_path.glob("runs/*/*/result.json"))
 
@@ -225,7 +203,7 @@ def test_what_a_killed_process_left_is_removed(bench: Command, tmp_path: Path) -
 # -------------------------------------------------------------------- stopped with Ctrl-C
 
 
-def interrupt(process: subprocess.Popen[str]) -> list[str]:
+def interrupt(process: Program) -> list[str]:
     """Press Ctrl-C three times, which reaches the whole group, and wait until no worker is left.
 
     Returns the command that the last line names.
@@ -234,7 +212,7 @@ def interrupt(process: subprocess.Popen[str]) -> list[str]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.03)
-    errors = last_words(process)
+    _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert errors.count("\n") == 1, errors
     named = re.fullmatch(
@@ -264,7 +242,7 @@ def test_the_command_that_ctrl_c_names_finishes_with_workers_too(tmp_path: Path)
     with started(*THREE, "2", "--jobs", "2", folder=tmp_path) as process:
         wait_until(lambda: any(logs(tmp_path).values()), process)
         named = interrupt(process)
-    finished = bench_process(*named, folder=tmp_path)
+    finished = hashroute("bench", *named, folder=tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert len(list(tmp_path.glob("runs/*/*/result.json"))) == 3
 
@@ -313,11 +291,7 @@ class Starved(NamedTuple):
 def starved(tmp_path_factory: pytest.TempPathFactory) -> Starved:
     folder = tmp_path_factory.mktemp("starved")
 
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (280_000, resource.RLIM_INFINITY))
-
-    process = bench_process(*THREE, "2", folder=folder, preexec_fn=limit)
+    process = hashroute("bench", *THREE, "2", folder=folder, largest_file=280_000)
     assert not list(folder.rglob("*.unfinished"))
     for path in folder.rglob("error.txt"):
         path.unlink()

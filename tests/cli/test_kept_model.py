@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,8 @@ import pytest
 
 from hashroute import Model
 from hashroute.cli import main
-from kept_models import COMMAND, ENVIRONMENT, content, hashroute, succeeded, write_shapes
+from kept_models import content, write_shapes
+from programs import Program, hashroute, succeeded
 
 Command = Callable[..., tuple[int, str, str]]
 EPOCHS = 60
@@ -160,18 +160,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_answered(
 # -------------------------------------------------------------------- interruptions
 
 
-def started(*arguments: object, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for_a_checkpoint(folder: Path, process: subprocess.Popen[str]) -> None:
+def wait_for_a_checkpoint(folder: Path, process: Program) -> None:
     while not list(folder.glob("unfinished/*.pt")):
         assert process.poll() is None, "it ended before it could be stopped: give it more to do"
         time.sleep(0.005)
@@ -180,7 +169,7 @@ def wait_for_a_checkpoint(folder: Path, process: subprocess.Popen[str]) -> None:
 def kill_once(model: Path, images: Path, random: Random) -> None:
     """Begin to learn a task and be killed; the model is the one before and is whole."""
     before = Model(model).store.read()
-    process = started("learn", model, images / "grey", "--epochs", EPOCHS, folder=images)
+    process = Program("learn", model, images / "grey", "--epochs", EPOCHS, folder=images)
     try:
         wait_for_a_checkpoint(model, process)
         time.sleep(random.uniform(0, 0.3))
@@ -211,7 +200,7 @@ def test_a_lesson_killed_fifty_times_ends_in_the_same_model(copied: Path, images
     succeeded("learn", whole, images / "grey", "--epochs", EPOCHS, folder=images)
     random = Random(1)
     for _ in range(50):  # at any moment, the start of the program and the end of the lesson included
-        process = started("learn", copied, images / "grey", "--epochs", EPOCHS, folder=images)
+        process = Program("learn", copied, images / "grey", "--epochs", EPOCHS, folder=images)
         try:
             process.wait(random.uniform(0.5, 10))
         except subprocess.TimeoutExpired:
@@ -225,10 +214,10 @@ def test_a_lesson_killed_fifty_times_ends_in_the_same_model(copied: Path, images
 @pytest.mark.slow
 def test_ctrl_c_is_one_line_with_the_command_that_continues(copied: Path, images: Path, here: Here) -> None:
     before = content(copied)
-    process = started("learn", copied, images / "grey", "--epochs", 2000, folder=images)
+    process = Program("learn", copied, images / "grey", "--epochs", 2000, folder=images)
     wait_for_a_checkpoint(copied, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=600)
+    _, errors = process.communicate()
     assert process.returncode == 130
     assert errors.startswith("hashroute: stopped; every finished epoch is kept: continue with hashroute learn ")
     assert errors.count("\n") == 1
@@ -241,7 +230,7 @@ def test_ctrl_c_is_one_line_with_the_command_that_continues(copied: Path, images
 def test_a_second_writer_is_told_so_and_readers_are_not_disturbed(
     copied: Path, images: Path, hashroute_command: Command
 ) -> None:
-    process = started("learn", copied, images / "grey", "--epochs", 2000, folder=images)
+    process = Program("learn", copied, images / "grey", "--epochs", 2000, folder=images)
     try:
         wait_for_a_checkpoint(copied, process)
         code, _, errors = hashroute_command("rename", copied, "round", "other")
@@ -258,12 +247,8 @@ def test_a_second_writer_is_told_so_and_readers_are_not_disturbed(
 
 @pytest.mark.slow
 def test_a_full_disk_is_one_line_and_nothing_is_lost(copied: Path, images: Path) -> None:
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-
     before = content(copied)
-    done = hashroute("learn", copied, images / "grey", "--epochs", 1, folder=images, preexec_fn=limit)
+    done = hashroute("learn", copied, images / "grey", "--epochs", 1, folder=images, largest_file=20_000)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "File too large" in done.stderr

@@ -21,6 +21,7 @@ from PIL import Image
 from hashroute.learners import find_learner, learner_names
 from hashroute.learners.options import Span, options_from_dict
 from hashroute.training.run import learner_options
+from programs import succeeded
 
 pytest.importorskip("optuna", reason="needs the extra search")
 
@@ -120,11 +121,9 @@ class Lazy(Vanilla):
 
 def test_a_trial_that_is_behind_after_a_task_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "lazy_learner.py").write_text(LAZY)
-    script = tmp_path / "search.py"  # in its own process: a learner that is registered stays
     line = ["search", "digits", "--learners", "lazy", "--plugins", "lazy_learner", "--fraction", "0.2", "--tasks", "2"]
     line += ["--trials", "9", "--values", "lazy.effort=0,1"]
-    script.write_text(f"from hashroute.cli import main\nassert main({line}) == 0\n")
-    printed = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    printed = succeeded(*line, folder=tmp_path)  # in its own process: a learner that is registered stays
     tuned = found(tmp_path / "digits-tuned.json")
     assert tuned["pruned"]
     assert all(trial["options"] == {"effort": 0.0} for trial in tuned["pruned"])

@@ -24,10 +24,12 @@ import pytest
 import torch
 from scipy.io import loadmat, savemat
 
-from hashroute.data import DATASETS, data_folder, dataset_status, load_dataset
+from hashroute.data import DATASETS, data_folder, load_dataset
 from hashroute.data.files import Source, download
 from hashroute.data.matlab import read_matlab
 from hashroute.data.readers import read_cifar_split, read_idx_split, read_pickle, read_svhn_split
+from programs import hashroute, succeeded
+from support import is_here
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -198,7 +200,7 @@ except ValueError as error:
     print(error)
 assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 50_000
 """
-    assert expected in subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert expected in succeeded(folder=tmp_path, script=script)
 
 
 def test_numpy_never_sees_what_a_pickle_says_of_an_array(tmp_path: Path) -> None:
@@ -367,9 +369,8 @@ def test_an_archive_is_laid_out(server: tuple[Path, str], tmp_path: Path) -> Non
 
 
 def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HASHROUTE_DATA": str(folder), "COLUMNS": "200", "http_proxy": "", "https_proxy": ""}
-    command = [sys.executable, "-m", "hashroute", "data", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    variables = {"HASHROUTE_DATA": str(folder), "COLUMNS": "200", "http_proxy": "", "https_proxy": ""}
+    return hashroute("data", *arguments, folder=folder, variables=variables)
 
 
 def test_the_list_says_what_is_there_and_what_is_not(tmp_path: Path) -> None:
@@ -410,7 +411,7 @@ ZEROS = {"mnist": 5923, "fashion-mnist": 6000, "cifar-100": 500}
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_the_real_files(name: str) -> None:
-    if dataset_status(name).missing:
+    if not is_here(name):
         pytest.skip(f"{name} is not in {data_folder()}")
     dataset, spec = load_dataset(name), DATASETS[name]
     pixels = dataset.train.images[::5].float().div_(255).transpose(0, 1).flatten(1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from hashroute import Task, create_learner
 from hashroute.data.photos import Photos
 from hashroute.recipe import recipe_for
 from hashroute.tasks import Split
+from programs import succeeded
 
 
 def write_photos(folder: Path, count: int, side: int, ending: str) -> tuple[list[Path], torch.Tensor]:
@@ -86,7 +85,5 @@ def test_memory_does_not_grow_with_the_number_of_photographs(count: int, tmp_pat
         file = files[number % len(files)]
         (folder / file.parent.name).mkdir(parents=True, exist_ok=True)
         os.link(file, folder / file.parent.name / f"{number}.jpg")
-    command = [sys.executable, "-c", TRAIN, str(folder.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 400, "megabytes beyond those that the program has anyway"
+    printed = succeeded(folder.parent, folder=tmp_path, script=TRAIN)
+    assert int(printed) < 400, "megabytes beyond those that the program has anyway"

@@ -15,8 +15,9 @@ import pytest
 from PIL import Image
 
 from hashroute import load_scenario
+from programs import run_script, run_together
 from served import running
-from support import import_file, run_script, run_together
+from support import import_file
 
 ROOT = Path(__file__).parents[2]
 README, QUICK_START = ROOT / "README.md", ROOT / "docs" / "quick-start.md"
@@ -101,8 +102,7 @@ def test_commands_of_readme_compare_learners(tmp_path: Path) -> None:
     quick = [[part.replace("runs/digits", "runs/digits-0.3-epochs=1") for part in line] for line in lines]
     for line in quick[:2]:
         line += ["--epochs", "1", "--fraction", "0.3"]
-    run_commands(tmp_path, quick[:1])
-    run_together(tmp_path, *quick[1:])
+    run_together(tmp_path, *quick)
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from hashroute import Model
 from hashroute.model.answers import Answer
 from hashroute.model.pixels import open_files
 from kept_models import write_cifar
+from programs import run_script, run_together
 from served import running
-from support import run_script, run_together
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("--epochs", "2")

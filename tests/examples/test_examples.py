@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support import run_script
+from programs import run_script
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from exported import assert_same_answers, session
 from hashroute import Scenario, create_learner, load_scenario
-from hashroute.data.sets import dataset_status
 from hashroute.learners.export import export_onnx
 from hashroute.learners.registry import learner_names
 from hashroute.learners.trainer import Trainer
-from support import NEEDS, digits, learned, short_recipe
+from support import NEEDS, digits, is_here, learned, short_recipe
 
 
 @pytest.mark.parametrize("name", [name for name in learner_names() if name not in ("hrn-paper", "closed-form")])
@@ -54,7 +53,7 @@ def test_a_file_asks_the_most_promising_tasks_too(
 )
 def test_hrn_on_photographs(backbone: str, options: dict[str, Any], runtime: Any, tmp_path: Path) -> None:
     for data in NEEDS["split-cifar100"]:
-        if dataset_status(data).sizes is None:
+        if not is_here(data):
             pytest.skip(f"needs the data set {data}: hashroute data")
     scenario = Scenario("two", load_scenario("split-cifar100").tasks[:2]).part(0.05)
     learner = create_learner("hrn", (3, 32, 32), backbone=backbone, epochs=2, **options)

@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from hashroute import create_learner, load_learner
 from hashroute.learners import learner_names
 from hashroute.learners.entries import EpochLog
-from support import assert_one_clear_line, assert_same, digits, learned, run_script, short_recipe, tensors_of
+from programs import run_script
+from support import assert_one_clear_line, assert_same, digits, learned, short_recipe, tensors_of
 
 FORMAT_3 = sorted((Path(__file__).parents[1] / "fixtures" / "format3").iterdir())
 YOUNGER = {"closed-form", "si", "lwf", "hat", "packnet"}

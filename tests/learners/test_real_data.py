@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from hashroute import Task, create_learner, load_learner, load_scenario, run
-from hashroute.data import DATASETS, dataset_status
+from hashroute.data import DATASETS
 from hashroute.learners import learner_names
 from hashroute.learners.growth import HRNEntry
 from hashroute.recipe import recipe_for
 from hashroute.scenarios import find_scenario, scenario_names, scenario_recipe
-from support import NEEDS, assert_same
+from support import NEEDS, assert_same, is_here
 
 pytestmark = pytest.mark.slow
 SCENARIOS = [name for name in scenario_names() if name not in ("digits", "folders")]
 
 
 def need(datasets: Any) -> None:
-    missing = [dataset for dataset in datasets if not dataset_status(dataset).sizes]
+    missing = [dataset for dataset in datasets if not is_here(dataset)]
     if missing:
         pytest.skip(f"not here: {', '.join(missing)}")
 

@@ -18,7 +18,8 @@ from hashroute.learners import learner_names
 from hashroute.learners.entries import EpochLog
 from hashroute.learners.trainer import Trainer, augment
 from hashroute.tasks import Split
-from support import accuracy, assert_same, digits, fresh, learned, on_a_terminal, short_recipe
+from programs import on_a_terminal
+from support import accuracy, assert_same, digits, fresh, learned, short_recipe
 
 ONE_BY_ONE = [name for name in learner_names() if name != "joint"]
 STILL_LEARNED = r"'0 or 1' is still being learned: call learn\(\) with the same images to continue, or abort\(\)"

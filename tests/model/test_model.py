@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 
 import hashroute
 from hashroute import Model, Task
-from hashroute.model.lessons import Progress
+from hashroute.model.lessons import LearnReport, Progress
 from hashroute.model.sources import open_sources
 from hashroute.model.store import Store
 from support import digits, learned
@@ -128,16 +128,30 @@ def gratings(count: int, seed: int) -> Arrays:
     return (0.5 + 0.2 * waves + random.normal(0, 0.2, waves.shape)).clip(0, 1).astype(np.float32), labels
 
 
-def few_then_many(folder: Path, **options: Any) -> tuple[Model, Any]:
-    """A model whose first task has seen few images, and then sees many; the last report."""
-    model = Model(folder)
-    model.learn(gratings(16, seed=0), "waves", epochs=1)
-    model.learn(some_digits(6, 7), "67", epochs=1)
-    return model, model.learn(gratings(400, seed=1), "waves", epochs=8, **options)
+class Further(NamedTuple):
+    """A model whose first task has seen few images, and the same model after it has seen many."""
+
+    few: Path
+    many: Path
+    report: LearnReport
+    seen: list[Progress]
 
 
-def test_more_images_earn_a_fork_and_no_other_task_changes(tmp_path: Path) -> None:
-    model, report = few_then_many(tmp_path / "model")
+@pytest.fixture(scope="module")
+def further(tmp_path_factory: pytest.TempPathFactory) -> Further:
+    """Learned once; not to be changed."""
+    folder = tmp_path_factory.mktemp("further")
+    seen: list[Progress] = []
+    few = Model(folder / "few")
+    few.learn(gratings(16, seed=0), "waves", epochs=1)
+    few.learn(some_digits(6, 7), "67", epochs=1)
+    many = Model(shutil.copytree(few.path, folder / "many"))
+    report = many.learn(gratings(400, seed=1), "waves", epochs=8, progress=seen.append)
+    return Further(few.path, many.path, report, seen)
+
+
+def test_more_images_earn_a_fork_and_no_other_task_changes(further: Further, tmp_path: Path) -> None:
+    model, report = Model(shutil.copytree(further.many, tmp_path / "model")), further.report
     assert report.notes[-1].startswith("the units of the task were forked and trained further (")
     assert right(model, gratings(200, seed=2), "waves") > 0.9
     waves, other = (model.records()[name] for name in ("waves", "67"))
@@ -151,22 +165,19 @@ def test_more_images_earn_a_fork_and_no_other_task_changes(tmp_path: Path) -> No
     assert model.verify() == []
 
 
-def test_an_interrupted_further_lesson_resumes_and_ends_in_the_same_model(tmp_path: Path) -> None:
-    seen: list[Progress] = []
-
+def test_an_interrupted_further_lesson_resumes_and_ends_in_the_same_model(further: Further, tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.epoch == 3:
             raise Stop
 
-    whole, report = few_then_many(tmp_path / "whole", progress=seen.append)
-    assert seen[-1].images == seen[-1].total == 8 * report.images
+    assert further.seen[-1].images == further.seen[-1].total == 8 * further.report.images
+    stopped = Model(shutil.copytree(further.few, tmp_path / "stopped"))
     with pytest.raises(Stop):
-        few_then_many(tmp_path / "stopped", progress=stop)
-    stopped = Model(tmp_path / "stopped")
+        stopped.learn(gratings(400, seed=1), "waves", epochs=8, progress=stop)
     assert stopped.unfinished() == 0, "every task that it has is whole"
     assert stopped.verify() == []
     assert stopped.learn(gratings(400, seed=1), "waves", epochs=8).resumed_at == 3
-    assert content(stopped.path) == content(whole.path)
+    assert content(stopped.path) == content(further.many)
 
 
 def test_the_same_images_are_not_learned_twice(copy: Model) -> None:

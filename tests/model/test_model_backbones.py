@@ -12,7 +12,8 @@ import torch
 
 from hashroute import Model
 from hashroute.nn.pretrained import FrozenStem
-from kept_models import hashroute, succeeded, write_shapes
+from kept_models import write_shapes
+from programs import hashroute, succeeded
 
 CODE = """
 import torch

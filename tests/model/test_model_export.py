@@ -13,7 +13,8 @@ import torch
 from exported import ask, assert_same_answers, session
 from hashroute import Model
 from hashroute.model.pixels import open_files
-from kept_models import succeeded, write_cifar, write_shapes
+from kept_models import write_cifar, write_shapes
+from programs import succeeded
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_file_of_a_model_gives_its_answers(folder: Path, runtime: Any) -> None:
+def test_the_file_of_a_model_gives_its_answers(runtime: Any, folder: Path) -> None:
     told = succeeded("export", "model", "model.onnx", folder=folder)
     assert told.startswith("model.onnx: 3 tasks, 7 classes, ")
     model, file = Model(folder / "model"), session(runtime, folder / "model.onnx")
@@ -55,12 +56,14 @@ def test_the_file_of_a_model_gives_its_answers(folder: Path, runtime: Any) -> No
         torch.testing.assert_close(chances.amax(1), found, rtol=0, atol=1e-4)
 
 
-def test_what_cannot_be_exported_is_one_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"^the file to export to is model.txt: expected a name that ends with .onnx$"):
-        Model(folder / "model").export("model.txt")
+def test_what_cannot_be_exported_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(tmp_path / "model")
     with pytest.raises(ValueError, match=r"has learned no task yet: learn one first$"):
-        Model(tmp_path / "none").export(tmp_path / "model.onnx")
+        model.export(tmp_path / "model.onnx")
+    model.learn(write_shapes(tmp_path / "round", "circle", "cross", count=8), epochs=1)
+    with pytest.raises(ValueError, match=r"^the file to export to is model.txt: expected a name that ends with .onnx$"):
+        model.export("model.txt")
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ValueError, match=r"^export to ONNX needs onnx: pip install 'hashroute\[export\]'$"):
-        Model(folder / "model").export(tmp_path / "model.onnx")
-    assert list(tmp_path.iterdir()) == []
+        model.export(tmp_path / "model.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "round"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import torch
 
 from hashroute.model.store import Manifest, Store
 from hashroute.storage import replace_file
+from programs import Program
 
 WRITES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 
@@ -177,21 +177,21 @@ def test_objects_that_two_tasks_share_are_stored_once_and_outlive_one_of_them(tm
 
 def test_a_second_writer_is_told_so_and_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     script = f"""
-import os, sys
+import time
 from hashroute.model.store import Store
 with Store({str(tmp_path)!r}).writing():
     print("holds", flush=True)
-    sys.stdin.read()
+    time.sleep(600)
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None
+    other = Program(folder=tmp_path, script=script)
+    try:
         assert other.stdout.readline() == "holds\n"
         with pytest.raises(ValueError, match="is being changed by another process"):
             teach(tmp_path, "first", 1.0)
         assert Store(tmp_path).read().tasks == {}  # a reader does not wait
+    finally:
         other.kill()
+        other.communicate()
     teach(tmp_path, "first", 1.0)
 
 

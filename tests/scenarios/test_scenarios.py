@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hashroute.data import DATASETS, dataset_status
+from hashroute.data import DATASETS
 from hashroute.recipe import recipe_for
 from hashroute.scenarios import (
     find_scenario,
@@ -24,7 +24,7 @@ from hashroute.scenarios import (
     scenario_summaries,
 )
 from hashroute.tasks import Scenario, Split
-from support import NEEDS, assert_one_clear_line
+from support import NEEDS, assert_one_clear_line, is_here
 
 TASKS = {
     "digits": ["0 or 1", "2 or 3", "4 or 5", "6 or 7", "8 or 9"],
@@ -41,7 +41,7 @@ TASKS = {
 
 def load_or_skip(name: str) -> Scenario:
     for dataset in NEEDS[name]:
-        if dataset_status(dataset).missing:
+        if not is_here(dataset):
             pytest.skip(f"{dataset} is not in the data folder")
     return load_scenario(name)
 

@@ -6,7 +6,6 @@ import io
 import shutil
 import socket
 import struct
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from kept_models import content
 from served import CHANGE, Server, running
 
 SMALL_LIMITS = """
-import sys
 from hashroute.cli import main
 from hashroute.serve import app as serving
 from hashroute.serve.limits import Limits
@@ -38,8 +36,7 @@ def small(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     """A server with small limits."""
     folder = tmp_path_factory.mktemp("small")
     model = Path(shutil.copytree(images / "model", folder / "model"))
-    (folder / "serve.py").write_text(SMALL_LIMITS)
-    with running(model, program=[sys.executable, str(folder / "serve.py")]) as server:
+    with running(model, script=SMALL_LIMITS) as server:
         yield server
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,7 +15,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from kept_models import COMMAND, ENVIRONMENT, content, hashroute, succeeded
+from kept_models import content
+from programs import hashroute, succeeded
 from served import Server, parts, running
 
 
@@ -67,12 +70,9 @@ def test_a_new_model_learns_forgets_and_is_empty(images: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_stopped_server_leaves_the_model_as_it_was(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_server_leaves_the_model_as_it_was(images: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(temporary))
     model = Path(shutil.copytree(images / "model", tmp_path / "model"))
     files = sorted((images / "straight").glob("*/*.png"))
     labels = {"classes": [file.parent.name for file in files]}
@@ -80,7 +80,7 @@ def test_a_stopped_server_leaves_the_model_as_it_was(
     reached = 0
     for number in (signal.SIGTERM, signal.SIGKILL):
         manifest = (model / "manifest.json").read_bytes()
-        with running(model) as server:
+        with running(model, variables={"TMPDIR": str(temporary)}) as server:
             job = server.post("learn", params=query, files=parts(files), data=labels).json()
             assert server.post("learn", params=query, files=parts(files), data=labels).status_code == 409
             assert server.post("undo").status_code == 409
@@ -137,8 +137,8 @@ def test_other_addresses_need_a_token(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "fastapi.py").write_text("raise ModuleNotFoundError('No module named fastapi', name='fastapi')")
-    where = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{ENVIRONMENT.get('PYTHONPATH', '')}"}
-    command = [*COMMAND, "serve", "model"]
+    where = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "hashroute", "serve", "model"]
     done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (
         2,

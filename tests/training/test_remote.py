@@ -20,8 +20,8 @@ from hashroute.training import parcel, remote
 from hashroute.training.run_folder import RunFolder
 from hashroute.training.sweep import Sweep
 from hashroute.training.sweep_runs import Record, SweepRun, SweepSettings
+from programs import prepared_processes
 from run_files import assert_same_files
-from support import prepared_processes
 
 LOAD = partial(load_tasks, "digits", None, None, 0.2)
 RUNS = [SweepRun("hrn", "hrn"), SweepRun("vc", "vc")]

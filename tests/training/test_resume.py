@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +18,7 @@ from hashroute.recipe import Recipe, recipe_for
 from hashroute.tasks import Scenario
 from hashroute.training.run import run
 from hashroute.training.run_folder import RunFolder
+from programs import hashroute
 from run_files import epochs, read_json, timeless
 from support import assert_one_clear_line
 
@@ -145,15 +143,16 @@ def test_a_log_that_is_shorter_than_its_checkpoint_is_refused(tmp_path: Path) ->
 def test_two_runs_of_one_folder_are_not_mixed(tmp_path: Path) -> None:
     resume = stopped(tmp_path, "vc")
     with RunFolder(tmp_path).writing():
-        script = "from test_resume import *; import hashroute.training.run_folder as r; r.WAIT = 0; "
-        script += f"scenario = three_tasks().part(0.3); run(scenario, 'vc', short(scenario), folder={str(tmp_path)!r}, "
-        done = subprocess.run(
-            [sys.executable, "-c", script + "resume=True)"],
-            capture_output=True,
-            text=True,
-            cwd=Path(__file__).parent,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import hashroute.training.run_folder
+from test_resume import run, short, three_tasks
+hashroute.training.run_folder.WAIT = 0
+scenario = three_tasks().part(0.3)
+run(scenario, "vc", short(scenario), folder={str(tmp_path)!r}, resume=True)
+"""
+        done = hashroute(folder=tmp_path, script=script)
     assert "is being written by another process" in done.stderr.splitlines()[-1]
     resume()
     assert [record["epoch"] for record in RunFolder(tmp_path).read_epochs()] == [1, 2] * 3

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +21,7 @@ from hashroute.recipe import recipe_for
 from hashroute.tasks import Split
 from hashroute.training.sweep import OtherSettingsError, Sweep
 from hashroute.training.sweep_runs import SweepRun, SweepSettings, folder_name, row_name
+from programs import succeeded
 
 RECIPE = replace(recipe_for((1, 8, 8), classes=2), epochs=(1,))
 
@@ -181,12 +179,14 @@ def test_names_say_what_is_unusual() -> None:
     assert long != row_name("hrn-paper", {"units": list(range(101))})
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_workers_use_one_thread_each(jobs: int) -> None:
-    script = "import torch; from hashroute.training.workers import *; "
-    script += f"print(*side_by_side({jobs}, torch.get_num_threads, [()] * 2))"
-    environment = {**os.environ, "OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}  # what they would use by themselves
-    process = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300, check=True
-    )
-    assert process.stdout == "1 1\n"
+def test_workers_use_one_thread_each(tmp_path: Path) -> None:
+    script = """
+import torch
+from hashroute.training.workers import side_by_side
+
+torch.set_num_threads(3)
+for jobs in (2, 1):
+    print(*side_by_side(jobs, torch.get_num_threads, [()] * 2))
+"""
+    three = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}  # what they would use by themselves
+    assert succeeded(folder=tmp_path, script=script, variables=three) == "1 1\n1 1\n"
