@@ -369,6 +369,26 @@ def test_wrong_input_is_one_line(
     assert content(model) == before
 
 
+class Typed(io.StringIO):
+    """What a person types on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("answer", "left"), [("n\n", ["round", "straight"]), ("", ["round", "straight"]), ("y\n", ["round"])]
+)
+def test_forget_asks_first(
+    answer: str, left: list[str], copied: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", Typed(answer))
+    told = here("forget", copied, "straight").splitlines()
+    assert told[0] == "forget straight? It cannot be brought back, not even with undo. [y/N]"
+    assert told[1].startswith("forgotten: straight;" if "y" in answer else "nothing was changed")
+    assert [task.name for task in Model(copied).tasks()] == left
+
+
 def test_damage_is_found(copied: Path, hashroute_command: Command) -> None:
     (path, *_) = sorted((copied / "objects").glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-1] + b"x")

@@ -39,3 +39,17 @@ def test_one_task_of_other_data_does_not_change_the_temperature_of_all() -> None
 def test_tasks_that_measured_nothing_leave_a_temperature() -> None:
     assert task_free_temperature(records(None, None, None)) == 3.0, "the middle one of tasks that are given"
     assert task_free_temperature(records(None, 6.0, None)) == 6.0
+
+
+def test_images_whose_own_class_is_ruled_out_do_not_count() -> None:
+    scores, labels = torch.tensor([[1.0, 0.0], [0.0, 2.0], [2.0, 1.0]]), torch.tensor([0, 1, 1])
+    ruled_out = torch.tensor([[-torch.inf, 3.0]])
+    assert temperature(torch.cat([scores, ruled_out]), torch.cat([labels, labels[:1]])) == temperature(scores, labels)
+
+
+def test_gaps_between_confidence_and_accuracy_do_not_cancel() -> None:
+    chances, right = torch.full((10,), 0.8), torch.arange(10) < 8
+    assert calibration_error(chances, right) == pytest.approx(0.0, abs=1e-6)
+    assert calibration_error(chances, torch.ones(10)) == pytest.approx(0.2)
+    both = torch.cat([chances, torch.full((10,), 0.3)])
+    assert calibration_error(both, torch.cat([right, right])) == pytest.approx(0.25)
