@@ -26,7 +26,7 @@ ALL: list[tuple[str, Profile]] = [(name, "paper") for name in PUBLISHED]
 ALL += [(name, "default") for name in OURS]
 
 
-SHARED_HEAD: tuple[str, ...] = ()
+SHARED_HEAD: tuple[str, ...] = ("split-cifar100",)
 """Scenarios whose tables, with our settings, have `closed-form`, and `hrn` with its shared head."""
 NO_SHARED_HEAD = {"fixed_features": 0, "within": 0.1, "trust": 60.0, "trust_in_domains": 120.0}
 """Options of `hrn` in all other tables. With these it gives the numbers of the version before."""
@@ -86,7 +86,7 @@ def test_comparisons_use_the_options_that_were_searched(scenario: str, profile: 
 
 def wanted_runs(scenario: str) -> dict[str, int]:
     """How many runs of each learner our own tables need."""
-    few = ("hrn", "gpm", "vc", "hash-only", "separate", "joint")
+    few = ("hrn", "gpm", "vc", "closed-form", "hash-only", "separate", "joint")
     learners = few if scenario == "split-cifar100" else compared(scenario, "default")
     return dict.fromkeys(learners, 3 if scenario == "pairwise-mnist" else 2) | {"joint": 1}
 
@@ -149,7 +149,7 @@ def lead(ours: list[RunResult], theirs: list[RunResult], when: str = "right", ta
     return list(metrics.ahead(*([each[seed] for seed in seeds] for each in answers))[1:])
 
 
-LEAST = {"pairwise-mnist": 99.8, "split-cifar100": 79, "mixed": 80}
+LEAST = {"pairwise-mnist": 99.8, "split-cifar100": 82.5, "mixed": 80}
 """Accuracy of hrn in percent, mean over tasks."""
 
 
@@ -189,7 +189,7 @@ def test_hrn_has_the_best_task_free_accuracy(scenario: str) -> None:
     learners = read(scenario).learners
     free = {name: fmean(run.task_free["all_classes"] for run in runs) for name, runs in learners.items()}
     assert max(free, key=lambda name: free[name]) == "hrn"
-    assert free["hrn"] >= 60 or scenario != "mixed"
+    assert free["hrn"] >= {"mixed": 60, "split-cifar100": 51}.get(scenario, 0)
     if scenario in ("svhn-cifar100", "mixed"):
         assert fmean(run.task_free["dataset"] for run in learners["hrn"]) > 95
 
