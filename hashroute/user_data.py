@@ -45,7 +45,7 @@ class DatasetImages(Images):
             with _ONE_AT_A_TIME:
                 item = self.dataset[row]
         except Exception as error:  # the Dataset is someone else's code
-            kind, what = type(self.dataset).__name__, f"{type(error).__name__}: {error}"
+            kind, what = getattr(self.dataset, "kind", type(self.dataset).__name__), f"{type(error).__name__}: {error}"
             raise ValueError(f"item {row} of the {kind} cannot be read ({what})") from error
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise ValueError(f"item {row} is a {type(item).__name__}, expected a pair of image and label")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +28,9 @@ from hashroute.model.store import Manifest, Store
 from hashroute.nn.pretrained import is_file, with_side
 
 Result = TypeVar("Result")
+
+MOST = 10**9
+"""Of anything that is counted."""
 
 
 class TaskInfo(NamedTuple):
@@ -84,8 +88,11 @@ class Model:
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
-        if size is not None and not 8 <= size <= 1024:
-            raise ValueError(f"size is {size}: expected 8 to 1024 pixels")
+        if size is not None:
+            _check_whole("size", size, 8, 1024, "8 to 1024 pixels")
+        _check_whole("seed", seed, -(2**63), 2**63 - 1, "a whole number")
+        if not isinstance(backbone, str):
+            raise ValueError(f"backbone is {backbone!r:.80}: expected a name, such as {SMALL!r}")
         self.store = Store(path)
         self.path = self.store.path
         self.size, self.backbone, self.seed = size, backbone, seed
@@ -117,8 +124,8 @@ class Model:
             progress: show a bar (by default on a terminal and in a notebook), or a function that is called with a
                 `Progress` after every batch.
         """
-        if epochs is not None and epochs < 1:
-            raise ValueError(f"epochs is {epochs}: expected at least 1")
+        if epochs is not None:
+            _check_whole("epochs", epochs, 1, MOST, "at least 1")
         if is_saved_learner(source):
             if task is not None or private:
                 raise ValueError(f"{source} is a saved learner with tasks of its own: leave the name and privacy out")
@@ -172,22 +179,20 @@ class Model:
 
     # ---------------------------------------------------------------- answers
 
-    def predict(self, images: Any, task: str | None = None, top: int = 1) -> list[Answer]:
+    def predict(self, images: Any, task: str | int | None = None, top: int = 1) -> list[Answer]:
         """The class of each image, with a calibrated probability.
 
         Args:
-            images: paths, arrays, tensors or Pillow images, of any size.
-            task: the task that they belong to; None lets every task answer.
+            images: paths, arrays, tensors or Pillow images, of any size; or one of them.
+            task: the task that they belong to, by name or number; None lets every task answer.
             top: how many possible answers each `Answer` lists.
         """
-        if top < 1:
-            raise ValueError(f"top is {top}: expected at least 1")
+        _check_whole("top", top, 1, MOST, "at least 1")
 
         def ask(opened: _Opened) -> list[Answer]:
             fitted = prediction_images(images, opened.learner.image_shape)
-            if task is not None:
-                opened.learner.find_task(task)
-            return list(answer(opened.learner, opened.records, fitted, task, top))
+            name = None if task is None else opened.learner.find_task(task).name
+            return list(answer(opened.learner, opened.records, fitted, name, top))
 
         return self._read(ask)
 
@@ -393,6 +398,11 @@ class Model:
             facts = (f"{each.images:,}", percent(each.accuracy), f"{each.learned.astimezone():%Y-%m-%d %H:%M}")
             rows.append(_row("td", name, ", ".join(each.classes)[:200], *facts, f"{each.bytes / 1000:,.0f} kB"))
         return f"<p>{html.escape(about)}</p><table>{''.join(rows)}</table>"
+
+
+def _check_whole(what: str, value: Any, least: int, most: int, expected: str) -> None:
+    if not isinstance(value, Integral) or not least <= int(value) <= most:
+        raise ValueError(f"{what} is {value!r:.80}: expected {expected}")
 
 
 def _row(tag: str, *cells: str) -> str:

@@ -11,6 +11,6 @@ NAME = f"^[^ {_UNSEEN}]([^{_UNSEEN}]*[^ {_UNSEEN}])?$"
 """A regular expression for JSON schemas, too."""
 
 
-def is_name(text: str) -> bool:
+def is_name(text: object) -> bool:
     """Whether a task can be called this."""
-    return re.fullmatch(NAME, text) is not None and not re.search("[\ud800-\udfff]", text)
+    return isinstance(text, str) and re.fullmatch(NAME, text) is not None and not re.search("[\ud800-\udfff]", text)

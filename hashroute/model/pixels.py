@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from hashroute.user_data import as_array, check_plain, to_uint8
 
 AT_ONCE = 256
 """Images that are resized together."""
+CHANNELS = (1, 3, 4)
+"""Grey, colour, colour with transparency: a side of so many pixels is not a side."""
 
 
 def fit_images(images: Tensor, image_shape: Sequence[int]) -> Tensor:
@@ -72,7 +74,7 @@ def as_images(data: Any) -> Tensor:
         array = array[:, None]
     if array.dim() != 4:
         raise ValueError(f"images have the shape {tuple(array.shape)}: expected (number, channels, height, width)")
-    first, last = array.shape[1] in (1, 3, 4), array.shape[3] in (1, 3, 4)
+    first, last = array.shape[1] in CHANNELS, array.shape[3] in CHANNELS
     if first and last:
         raise ValueError(
             f"images have the shape {tuple(array.shape)}, which can be read in two ways: resize them first"
@@ -87,25 +89,37 @@ def as_images(data: Any) -> Tensor:
 
 
 def prediction_images(images: Any, image_shape: Sequence[int]) -> Tensor | Images:
-    """What `predict` is given, in the shape that a model takes: paths, Pillow images, arrays or tensors."""
-    channels, size, _ = image_shape
+    """What `predict` is given, in the shape that a model takes: one or more paths, Pillow images, arrays or tensors."""
     if isinstance(images, Images):
         return FittedImages(images, image_shape)
-    several: Any = [images] if isinstance(images, (str, Path, Image.Image)) else images
-    if not isinstance(several, (Tensor, np.ndarray)):
-        if not isinstance(several, Iterable):
-            raise ValueError(f"images are a {type(images).__name__}: expected paths, arrays, tensors or Pillow images")
-        several = list(several)
-        if not several:
-            raise ValueError("there are no images to predict: expected at least one")
-        if all(isinstance(each, (str, Path)) for each in several):
-            return open_files(several, image_shape)
-        if all(isinstance(each, Image.Image) for each in several):
-            return torch.from_numpy(np.stack([photo_pixels(each, size, channels == 3) for each in several]))
-        several = np.stack([as_array(each) if isinstance(each, Tensor) else np.asarray(each) for each in several])
-    if several.ndim == 3 and len(several) in (1, 3, 4) and several.shape[-1] not in (1, 3, 4):
-        several = several[None]  # one image
-    return fit_images(as_images(several), image_shape)
+    if isinstance(images, (str, Path, Image.Image)):
+        images = [images]
+    if isinstance(images, (Tensor, np.ndarray)):
+        if isinstance(images, Tensor):
+            check_plain(images)
+        one = images.ndim == 3 and (images.shape[0] in CHANNELS) != (images.shape[2] in CHANNELS)
+        return fit_images(as_images(images[None] if one or images.ndim == 2 else images), image_shape)
+    if not isinstance(images, Iterable) or isinstance(images, Mapping):
+        raise ValueError(f"images are a {type(images).__name__}: expected paths, arrays, tensors or Pillow images")
+    several = list(images)
+    if not several:
+        raise ValueError("there are no images to predict: expected at least one")
+    if all(isinstance(each, (str, Path)) for each in several):
+        return open_files(several, image_shape)
+    return torch.cat([_fit_one(each, image_shape) for each in several])
+
+
+def _fit_one(image: Any, image_shape: Sequence[int]) -> Tensor:
+    """One image in the shape that a model takes: (1, channels, height, width)."""
+    channels, size, _ = image_shape
+    if isinstance(image, (str, Path)):
+        return open_files([image], image_shape)[:]
+    if isinstance(image, Image.Image):
+        return torch.from_numpy(photo_pixels(image, size, channels == 3)[None].copy())
+    array = as_array(image)
+    if array.ndim not in (2, 3):
+        raise ValueError(f"an image has the shape {tuple(array.shape)}: expected (channels, height, width)")
+    return fit_images(as_images(array[None]), image_shape)
 
 
 def open_files(files: Sequence[str | Path], image_shape: Sequence[int]) -> Photos:

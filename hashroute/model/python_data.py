@@ -28,7 +28,10 @@ def read_python(data: Any) -> Iterator[Found]:
     if hasattr(data, "dataset") and hasattr(data, "batch_size"):
         data = data.dataset  # of a DataLoader
     if isinstance(data, Mapping):
-        data = tuple(data[_key(data, names)] for names in (IMAGES, LABELS, TASKS) if _has(data, names))
+        if "train" in data:
+            raise ValueError(f"a dict has the splits {', '.join(map(str, data))[:100]}: give one, as in data['train']")
+        wanted = (IMAGES, LABELS, TASKS) if _has(data, TASKS) else (IMAGES, LABELS)
+        data = tuple(data[_key(data, names)] for names in wanted)
     if isinstance(data, tuple) and len(data) in (2, 3) and not isinstance(data[0], tuple):
         yield from _arrays(*data)
         return
@@ -66,11 +69,11 @@ def in_order(labels: list[str]) -> list[str]:
 def _arrays(images: Any, labels: Any, tasks: Any = None) -> Iterator[Found]:
     """Arrays, one label for each image, and perhaps the task of each."""
     pixels = images if isinstance(images, Images) else as_images(images)
-    names = _names(labels, len(pixels), "labels")
+    names = _names(labels, len(pixels), "label")
     if tasks is None:
         yield None, pixels, names, in_order(names)
         return
-    of_task = _names(tasks, len(pixels), "tasks")
+    of_task = _names(tasks, len(pixels), "task")
     for task in dict.fromkeys(of_task):
         rows = [row for row, name in enumerate(of_task) if name == task]
         chosen = [names[row] for row in rows]
@@ -80,16 +83,16 @@ def _arrays(images: Any, labels: Any, tasks: Any = None) -> Iterator[Found]:
 def _names(values: Any, count: int, what: str) -> list[str]:
     """One name for each image."""
     if isinstance(values, Tensor):
-        check_countable(values, what)
+        check_countable(values, f"{what}s")
         values = (values.float() if values.dtype == torch.bfloat16 else values).numpy(force=True)
     array = np.asarray(values)
     if array.shape != (count,):
-        raise ValueError(f"{what} have the shape {array.shape}: expected one for each of {count} images")
+        raise ValueError(f"{what}s have the shape {array.shape}: expected one for each of {count} images")
     if array.dtype.kind == "f":
         if not np.isfinite(array).all() or (array != array.round()).any():
-            raise ValueError(f"{what} are {array.dtype}: expected whole numbers, or names")
+            raise ValueError(f"{what}s are {array.dtype}: expected whole numbers, or names")
         array = array.astype(np.int64)
-    return [str(value) for value in array.tolist()]
+    return [_text(value, what) for value in array.tolist()]
 
 
 class _Items:
@@ -97,6 +100,8 @@ class _Items:
 
     def __init__(self, data: Any) -> None:
         self.data = data if hasattr(data, "__len__") and hasattr(data, "__getitem__") else list(data)
+        self.kind = type(data).__name__
+        """What it is called where an item cannot be read."""
         self.codes: dict[str, int] = {}
         self.tasks: dict[int, str] = {}
 
@@ -118,13 +123,18 @@ class _Items:
         else:
             raise ValueError(f"it is a {type(item).__name__}, expected (image, label)")
         if task is not None:
-            self.tasks[row] = _text(task)
+            self.tasks[row] = _text(task, "task")
         return image, self.codes.setdefault(_text(label), len(self.codes))
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, what: str = "label") -> str:
     if isinstance(value, Tensor):
-        check_countable(value)
+        check_countable(value, f"{what}s")
+    if value is None or getattr(value, "shape", ()) not in ((), (1,)):
+        given = "is missing" if value is None else f"has the shape {tuple(value.shape)}"
+        raise ValueError(f"a {what} {given}: expected a number or a name for each image")
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
     return str(value.item() if hasattr(value, "item") else value)
 
 

@@ -459,6 +459,7 @@ SOURCES: dict[str, Callable[[Path, Arrays], Any]] = {
     "channels first": lambda _, data: (torch.from_numpy(data[0])[:, None], torch.from_numpy(data[1])),
     "channels last": lambda _, data: (np.repeat(data[0][..., None], 3, 3), data[1]),
     "uint8": lambda _, data: ((data[0] * 255).round().astype(np.uint8), data[1].astype(np.uint8)),
+    "labels as bytes": lambda _, data: (data[0], [str(label).encode() for label in data[1]]),
     "text labels": lambda _, data: (data[0], [str(label) for label in data[1]]),
     "Dataset": lambda _, data: Pairs(data),
     "DataLoader": lambda _, data: torch.utils.data.DataLoader(Pairs(data), batch_size=4),
@@ -576,6 +577,19 @@ def test_images_of_any_kind_are_read(tmp_path: Path) -> None:
     assert model.predict(np.zeros((2, 8, 8))) == model.predict(torch.zeros(2, 1, 8, 8))
 
 
+def test_one_image_or_images_of_several_sizes_are_answered(copy: Model) -> None:
+    grey = some_digits(3)[0][0]
+    colour = np.repeat(grey[..., None], 3, 2)
+    (expected,) = copy.predict(grey[None], top=3)
+    for one in (grey, torch.from_numpy(grey)[None], colour, colour.transpose(2, 0, 1)):
+        assert copy.predict(one, top=3) == [expected]
+    large = np.kron(grey, np.ones((4, 4)))
+    found = copy.predict([grey, large, colour, Image.fromarray((grey * 255).round().astype(np.uint8))], top=3)
+    assert [found[place] for place in (0, 2, 3)] == [expected] * 3
+    assert found[1] == copy.predict(large[None], top=3)[0]
+    assert copy.predict(grey, task=1)[0].task == "23", "tasks have numbers, too"
+
+
 # -------------------------------------------------------------------- wrong input
 
 
@@ -609,6 +623,20 @@ WRONG: dict[str, tuple[Callable[[Model, Path], Any], str]] = {
     "one image of a class": (lambda model, path: model.learn((np.zeros((3, 8, 8)), [0, 0, 1]), "x"), "one readable"),
     "no readable image": (lambda model, path: model.learn(_unreadable(path)), "no readable image"),
     "other channels": (lambda model, path: model.learn((np.zeros((4, 7, 8, 8)), [0, 0, 1, 1]), "x"), "7 channels"),
+    "batches": (
+        lambda model, path: model.learn([(torch.zeros(4, 1, 8, 8), torch.zeros(4))] * 2, "x"),
+        r"item 0 of the list cannot be read .*a label has the shape \(4,\)",
+    ),
+    "a missing label": (lambda model, path: model.learn((np.zeros((2, 8, 8)), ["a", None]), "x"), "label is missing"),
+    "a dict without labels": (lambda model, path: model.learn({"image": np.zeros((2, 8, 8))}, "x"), "keys image: exp"),
+    "a dict of splits": (lambda model, path: model.learn({"train": [], "test": []}, "x"), r"as in data\['train'\]"),
+    "epochs as text": (lambda model, path: model.learn(some_digits(6, 7), "x", epochs="3"), "epochs is '3'"),
+    "a number as name": (lambda model, path: model.learn(some_digits(6, 7), 7), "has the name 7"),
+    "half an answer": (lambda model, path: model.predict(np.zeros((1, 8, 8)), top=1.5), "top is 1.5"),
+    "a size as text": (lambda model, path: Model(path, size="32"), "size is '32': expected 8 to 1024 pixels"),
+    "a seed as text": (lambda model, path: Model(path, seed="a"), "seed is 'a': expected a whole number"),
+    "a backbone that is no name": (lambda model, path: Model(path, backbone=3), "backbone is 3: expected a name"),
+    "a device that is not there": (lambda model, path: Model(path, device="gpu"), "device 'gpu' is not available"),
     "no epochs": (lambda model, path: model.learn(some_digits(6, 7), "x", epochs=0), "at least 1"),
     "private after public": (lambda model, path: model.learn(some_digits(6), "01", private=True), "not private"),
     "an empty name": (lambda model, path: model.learn(some_digits(6, 7), ""), "has no name"),
@@ -618,6 +646,8 @@ WRONG: dict[str, tuple[Callable[[Model, Path], Any], str]] = {
         "expected one of '01', '23', '45'",
     ),
     "nothing to predict": (lambda model, path: model.predict([]), "no images"),
+    "a list of numbers to predict": (lambda model, path: model.predict([1, 2]), r"an image has the shape \(\)"),
+    "a dict to predict": (lambda model, path: model.predict({"a": 1}), "images are a dict"),
     "a number to predict": (lambda model, path: model.predict(3), "expected paths"),
     "a missing file": (lambda model, path: model.predict(path / "none.png"), "cannot be read"),
     "no answers": (lambda model, path: model.predict(np.zeros((1, 8, 8)), top=0), "at least 1"),
