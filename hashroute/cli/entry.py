@@ -12,6 +12,9 @@ from collections.abc import Sequence
 import hashroute
 from hashroute.cli.interrupts import Interrupts
 
+LEAST_MEMORY = 2**30
+"""Bytes of address space that torch takes to load. With less it ends the process without a word."""
+
 NO_MEMORY = ("can't allocate memory", "failed to map segment")
 """What torch says, and what the loader of its libraries says."""
 
@@ -27,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 from hashroute.cli.app import parse
 
-                parse(given)()
+                command = parse(given)
+                _check_memory()
+                command()
             finally:
                 sys.stdout.flush()
         except BrokenPipeError:  # whoever read the output has seen enough, for example `head`
@@ -49,6 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"hashroute: {' '.join(message.split())}", file=sys.stderr)
             return 2
     return 0
+
+
+def _check_memory() -> None:
+    """Raise an error if a limit of the system leaves too little memory to load torch."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_MEMORY:
+        raise MemoryError
 
 
 def _stopped(message: str) -> int:

@@ -35,8 +35,12 @@ class Solution(NamedTuple):
     """(classes,)"""
 
     def __call__(self, features: Tensor) -> Tensor:
-        """features: (n, s). Returns scores: (n, classes)."""
-        return torch.addmm(self.bias, features.to(self.weight), self.weight)
+        """features: (n, s). Returns scores: (n, classes).
+
+        Large terms cancel, so the sums have double precision where the device has it.
+        """
+        kind = torch.float32 if self.weight.device.type == "mps" else torch.float64
+        return torch.addmm(self.bias.to(kind), features.to(self.weight.device, kind), self.weight.to(kind)).float()
 
 
 class ClosedForm(nn.Module):

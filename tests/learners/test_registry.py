@@ -92,7 +92,7 @@ def test_options_and_fields_of_the_recipe_are_given_by_name() -> None:
     assert (paper.options.features, paper.recipe.features != 50) == (50, True), "an option of its own comes first"
 
 
-COMMON = "a field of the recipe: augment, batch_size, epochs, feature_scale, features, head, label_smoothing"
+COMMON = "a field of the recipe: augment, autocast, batch_size, channels_last, epochs, feature_scale, features, head"
 
 
 @pytest.mark.parametrize(
