@@ -20,10 +20,11 @@ test: $(VENV)/developing  # the test suite; COVERAGE=--cov prints the coverage o
 test-slow: $(VENV)/developing  # the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
-test-extras: .venv-extras/installed  # ONNX, backbones, Parquet, notebooks, trackers: an environment of its own
+test-extras: .venv-extras/installed  # ONNX, backbones, Parquet, notebooks, trackers, OpenAPI: an environment of its own
 	.venv-extras/bin/python -m pytest tests/learners/test_export.py tests/nn/test_pretrained.py \
 		tests/model/test_model_export.py tests/model/test_model_backbones.py tests/model/test_parquet.py \
 		tests/model/test_notebook.py tests/integrations
+	.venv-extras/bin/python -m pytest -m slow tests/serve/test_openapi.py
 
 test-integrations: .venv-integrations/installed  # Dask, Ray and submitit: real clusters on this machine, killed workers
 	.venv-integrations/bin/python -m pytest tests/integrations/test_engines.py
@@ -84,7 +85,7 @@ $(VENV)/developing: $(VENV)/installed
 .venv-extras/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-extras
 	.venv-extras/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable ".[test,efficientnet,export,mlflow,parquet,tensorboard,wandb]" \
+		--editable ".[test,efficientnet,export,mlflow,openapi,parquet,serve,tensorboard,wandb]" \
 		ipykernel nbclient onnxruntime
 	touch $@
 
