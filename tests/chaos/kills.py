@@ -141,6 +141,34 @@ class Learn(Kept):
         self.settle(old, [*old, self.tasks[2].name])
 
 
+class LearnMore(Kept):
+    """A task that the model knows learns more images; the same call ends in the same model."""
+
+    name = "learn more"
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.start_again()
+        self.change()
+        self.after = self.content()
+
+    def change(self) -> None:
+        task = self.tasks[1]
+        Model(self.folder).learn(replace(task, train=task.test), epochs=2, progress=False)
+
+    def content(self) -> dict[str, bytes]:
+        """The manifest, and all objects by their names."""
+        return {
+            path.name: path.read_bytes() for path in self.folder.rglob("*") if path.suffix in (".json", ".safetensors")
+        }
+
+    def check(self) -> None:
+        assert self.whole() == [task.name for task in self.tasks[:2]]
+        self.change()
+        assert self.content() == self.after
+        self.next_writer()
+
+
 class Forget(Kept):
     """A model forgets a task."""
 
@@ -177,7 +205,7 @@ class Bench(Work):
         assert not list(self.folder.glob("*.unfinished")) + list(self.folder.glob("checkpoint.pt"))
 
 
-WORKS = (Save, Learn, Forget, Bench)
+WORKS = (Save, Learn, LearnMore, Forget, Bench)
 
 
 def kill_everywhere(works: Sequence[Work], seconds: float, random: Random) -> Iterator[Part]:
