@@ -149,6 +149,8 @@ def check_parts(description: dict[str, Any], backbone: BackboneLike | None) -> N
     if backbone is None:
         check_trusted(named)
         if not isinstance(named, str):
+            if "stem" in description:
+                raise ValueError("it describes a frozen stem, and units that have none")
             return
     stem, described = find_backbone(named if backbone is None else backbone, shape).stem, description.get("stem")
     if stem is not None and described is not None:

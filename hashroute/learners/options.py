@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from hashroute.schema import read_json
 
 if TYPE_CHECKING:
     from hashroute.learners.learner import Learner
@@ -54,8 +56,12 @@ def options_from_dict(kind: type[Learner], values: dict[str, Any]) -> Any:
 
 def searched_options(path: Path) -> dict[str, dict[str, Any]]:
     """The options, by learner, in a file that `hashroute search` wrote."""
-    try:
-        chosen: dict[str, dict[str, Any]] = json.loads(path.read_text())["chosen"]
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is not a file that hashroute search writes: give the file that it named") from None
+    found = read_json(path, _Searched, advice="give a file that hashroute search wrote")
+    chosen: dict[str, dict[str, Any]] = found["chosen"]
     return chosen
+
+
+class _Searched(TypedDict):
+    """The part of such a file that is needed."""
+
+    chosen: dict[str, dict[str, Any]]

@@ -214,7 +214,7 @@ class Trainer:
         self._start(entries)
         state = self.state
         state.epoch = checkpoint["epoch"]
-        state.optimizer.load_state_dict(checkpoint["optimizer"])
+        _load_optimizer(state.optimizer, checkpoint["optimizer"])
         if state.schedule is not None:
             state.schedule.load_state_dict(checkpoint["schedule"])
 
@@ -348,3 +348,22 @@ def augment(images: Tensor, augmentations: frozenset[str]) -> Tensor:
         planes = torch.arange(channels, device=device).view(1, -1, 1, 1)
         images = images[numbers, planes, rows[:, None, :, None], columns[:, None, None, :]]
     return images
+
+
+def _load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load the state of an optimiser; an error if it does not fit, which torch would not see before it is used."""
+    expected = [_kinds(group) for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    if [_kinds(group) for group in optimizer.param_groups] != expected:
+        raise ValueError("the settings of the optimiser are others, or of other types")
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for name, value in optimizer.state[parameter].items():
+                shapes = (parameter.shape,) if name.startswith("exp_") else (parameter.shape, torch.Size([]))
+                if not isinstance(value, Tensor) or value.shape not in shapes or not value.is_floating_point():
+                    raise ValueError(f"{name} of the optimiser does not fit a weight of shape {tuple(parameter.shape)}")
+
+
+def _kinds(group: dict[str, Any]) -> dict[str, type]:
+    """The types of the settings of a group of parameters."""
+    return {name: type(value) for name, value in group.items()}

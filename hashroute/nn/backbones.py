@@ -25,6 +25,9 @@ from hashroute.nn.units import ConvBlock, ConvUnit, UnitSpec
 from hashroute.registry import Registry
 from hashroute.schema import shown
 
+WIDEST = 4
+"""The largest width factor of a backbone. A path of resnet18x4 has 700 MB."""
+
 Build = Callable[..., Sequence[nn.Module]]
 """Makes the levels for images of a shape (channels, height, width), with fresh weights; may take `width`, a factor."""
 
@@ -126,8 +129,10 @@ def _named(name: str, shape: tuple[int, ...]) -> Callable[[], Sequence[nn.Module
         build, width = BACKBONES[parts[1]], float(parts[2])
         if "width" not in inspect.signature(build).parameters:
             raise ValueError(f"backbone {parts[1]!r} has no width factor: use it without x{parts[2]}")
-        if not 0 < width <= 16:
-            raise ValueError(f"the width factor of backbone {name!r} is {width:g}: expected more than 0, at most 16")
+        if not 0 < width <= WIDEST:
+            raise ValueError(
+                f"the width factor of backbone {name!r} is {width:g}: expected more than 0, at most {WIDEST}"
+            )
         return partial(build, shape, width=width)
     raise ValueError(
         f"there is no backbone {shown(name)}: expected one of {', '.join([*BACKBONES, *STEMS])}, timm:NAME or "

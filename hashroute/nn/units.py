@@ -17,6 +17,10 @@ from hashroute import distributed
 ChannelRule = Literal["slice", "chunk-sum"]
 
 
+MOST_NUMBERS = 2**15
+"""Weights of a convolution for each input channel, at most: a file from a stranger cannot ask for gigabytes."""
+
+
 @dataclass(frozen=True)
 class UnitSpec:
     """A unit: a block (convolution, group norm, max-pooling, activation, dropout), and the blocks that follow it."""
@@ -41,6 +45,11 @@ class UnitSpec:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} of a UnitSpec is {value!r}: expected a whole number of at least {least}")
+        if self.out_channels * self.kernel_size**2 > MOST_NUMBERS:
+            raise ValueError(
+                f"a UnitSpec has {self.out_channels:,} channels of {self.kernel_size} x {self.kernel_size} weights: "
+                f"expected at most {MOST_NUMBERS:,} numbers for each input channel"
+            )
         if self.padding > self.kernel_size:
             raise ValueError(
                 f"padding of a UnitSpec is {self.padding}: expected at most the kernel_size, {self.kernel_size}"
@@ -58,8 +67,10 @@ class UnitSpec:
             raise ValueError(f"activation of a UnitSpec is {self.activation!r}: expected one of {sorted(_ACTIVATIONS)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout of a UnitSpec is {self.dropout}: expected a number from 0 to below 1")
-        if self.in_channels is not None and self.in_channels < 1:
-            raise ValueError(f"in_channels of a UnitSpec is {self.in_channels}: expected None or at least 1")
+        if self.in_channels is not None and not 1 <= self.in_channels <= MOST_NUMBERS:
+            raise ValueError(
+                f"in_channels of a UnitSpec is {self.in_channels}: expected None, or 1 to {MOST_NUMBERS:,}"
+            )
         if self.then is not None and self.then.in_channels not in (None, self.out_channels):
             raise ValueError(
                 f"the block after one with out_channels={self.out_channels} has in_channels={self.then.in_channels}: "

@@ -76,7 +76,7 @@ def test_a_search_is_kept_and_continued(hashroute_command: Command, tmp_path: Pa
         (("search", "digits", "--learners", "vc"), "learner 'vc' has no options to search"),
         ((*SEARCH[:-1], "3", "--output", output), "holds results with other settings (tasks"),
         ((*SEARCH, "--output", other), "is not a result file"),
-        (("bench", "digits", "--learners", "gpm", "--tuned", other), "is not a file that hashroute search writes"),
+        (("bench", "digits", "--learners", "gpm", "--tuned", other), "give a file that hashroute search wrote"),
     ):
         code, _, errors = hashroute_command(*wrong)
         assert (code, errors.count("\n")) == (2, 1)

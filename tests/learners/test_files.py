@@ -238,6 +238,8 @@ LARGE: list[tuple[str, str, dict[str, Any]]] = [
     ("hrn-paper", "options", {"units_added": [10**9]}),
     ("hash-only", "recipe", {"features": 10**12}),
     ("vc", "recipe", {"feature_scale": 10**30}),
+    ("vc", "recipe", {"backbone": [{"out_channels": 4_000_000, "kernel_size": 3}]}),
+    ("vc", "recipe", {"backbone": "resnet18x8"}),
 ]
 
 

@@ -89,7 +89,7 @@ def test_a_backbone_without_a_width_says_so(registered: str) -> None:
     ("backbone", "message"),
     [
         ("vgg", "there is no backbone 'vgg': expected one of small, resnet18"),
-        ("resnet18x0", "width factor of backbone 'resnet18x0' is 0: expected more than 0, at most 16"),
+        ("resnet18x0", "width factor of backbone 'resnet18x0' is 0: expected more than 0, at most 4"),
         (nn.ReLU(), "the backbone is a ReLU without children: expected a module whose children are the levels"),
         ((), r"the backbone is \(\): expected a name, a module, or a list of UnitSpec"),
         ((4, 8), r"the backbone is \(4, 8\): expected a name, a module, or a list of UnitSpec"),

@@ -13,6 +13,7 @@ import torch
 
 from hashroute import load_scenario
 from hashroute.learners import learner_names, load_learner
+from hashroute.learners.checkpoints import pack, unpack
 from hashroute.learners.files import state_of
 from hashroute.recipe import Recipe, recipe_for
 from hashroute.tasks import Scenario
@@ -125,6 +126,24 @@ def test_a_checkpoint_with_missing_or_wrong_parts_is_one_line(tmp_path: Path) ->
         assert_one_clear_line(resume, r"checkpoint\.pt .*: delete the folder to start again")
     path.write_bytes(content)
     resume()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda optimizer: optimizer["state"][0].update(exp_avg=torch.tensor([])),
+        lambda optimizer: optimizer["state"][0].update(step="text"),
+        lambda optimizer: optimizer["param_groups"][0].update(lr=None),
+        lambda optimizer: optimizer["param_groups"][0].pop("betas"),
+    ],
+)
+def test_a_sealed_checkpoint_with_a_foreign_optimiser_is_one_line(change: Any, tmp_path: Path) -> None:
+    resume = stopped(tmp_path, "vc")
+    path = tmp_path / "checkpoint.pt"
+    values = unpack(path)
+    change(values["training"]["optimizer"])
+    path.write_bytes(pack(values))
+    assert_one_clear_line(resume, r"checkpoint\.pt cannot be used .*: delete the folder to start again")
 
 
 def test_a_log_that_is_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
