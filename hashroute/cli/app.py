@@ -79,7 +79,7 @@ def tasks(settings: tyro.conf.OmitArgPrefixes[TasksSettings]) -> None:
 
 @command
 def undo(settings: tyro.conf.OmitArgPrefixes[UndoSettings]) -> None:
-    """Take back the last change of a model. What was forgotten does not come back."""
+    """Take back the last lesson or renaming of a model. What was forgotten does not come back."""
     run_undo(settings, Console())
 
 

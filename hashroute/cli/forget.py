@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import open_model, say
+from hashroute.cli.options import confirmed, open_model, say
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,7 @@ def run_forget(settings: ForgetSettings, console: Console) -> None:
     if not settings.yes:
         if not sys.stdin.isatty():
             raise ValueError(f"forgetting {task!r} cannot be undone: add --yes to do it without being asked")
-        say(console, f"forget {task}? It cannot be brought back, not even with undo. [y/N]")
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            say(console, "nothing was changed")
+        if not confirmed(console, f"forget {task}? It cannot be brought back, not even with undo."):
             return
     model.forget(task)
     trace = "no other task has learned from it"

@@ -94,6 +94,8 @@ def _learned(report: LearnReport) -> str:
         since = f"continued after {report.resumed_at} of {report.epochs} epochs, "
     classes, epochs = _count(len(report.classes), "class", "classes"), _count(report.epochs, "epoch", "epochs")
     right = f"{100 * (report.accuracy or 0):.1f} % of {report.held_out} held-out images are right"
+    if len(report.classes) == 1:
+        right = "one class, so there is nothing to tell apart within the task"
     return f"{new}{classes} ({names}), {report.images:,} images, {epochs}, {since}{report.seconds:.0f} s; {right}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -101,6 +102,15 @@ def print_table(console: Console, table: Table) -> None:
     if not console.is_terminal:
         console.width = UNBOUNDED
     console.print(table)
+
+
+def confirmed(console: Console, question: str) -> bool:
+    """Ask a question on the terminal; whether the answer is yes."""
+    say(console, f"{question} [y/N]")
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    say(console, "nothing was changed")
+    return False
 
 
 def say(console: Console, line: str) -> None:

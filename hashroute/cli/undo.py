@@ -1,14 +1,15 @@
-"""hashroute undo: take back the last change of a model."""
+"""hashroute undo: take back the last lesson or renaming of a model."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import open_model, say
+from hashroute.cli.options import confirmed, open_model, say
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,15 @@ class UndoSettings:
 
     model: tyro.conf.Positional[Path]
     """Folder of the model."""
+    yes: bool = False
+    """Do not ask. Only a terminal is asked."""
 
 
 def run_undo(settings: UndoSettings, console: Console) -> None:
-    """Undo, and say what was undone."""
-    say(console, f"undone: {open_model(settings.model).undo()}")
+    """Ask, undo, and say what was undone."""
+    model = open_model(settings.model)
+    if sys.stdin.isatty() and not settings.yes:
+        question = f"undo the last lesson or renaming, so that {model.undoing()}?"
+        if not confirmed(console, question):
+            return
+    say(console, f"undone: {model.undo()}")

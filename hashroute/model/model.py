@@ -253,20 +253,31 @@ class Model:
     # ---------------------------------------------------------------- changes
 
     def undo(self) -> str:
-        """Take back the last change, learn or rename; returns what it was. What was forgotten does not come back."""
+        """Take back the last lesson or renaming; returns what that means.
+
+        Forgetting leaves no trace, so it is not among the changes: what was forgotten does not come back.
+        """
 
         def change(manifest: Manifest) -> str:
-            if not manifest.history:
-                raise ValueError(f"{self.path} has no change that can be undone")
-            last = manifest.history[-1]
+            meaning = self._undoing(manifest)
             self.store.commit(manifest.undone())
-            if last.action == "rename":
-                return f"{last.task} is called {last.before} again"
-            if last.before is None:
-                return f"{last.task} is not known any more"
-            return f"{last.task} is as it was before it was last learned"
+            return meaning
 
         return self._change(change)
+
+    def undoing(self) -> str:
+        """What `undo` would do."""
+        return self._undoing(self.store.read())
+
+    def _undoing(self, manifest: Manifest) -> str:
+        if not manifest.history:
+            raise ValueError(f"{self.path} has no change that can be undone")
+        last = manifest.history[-1]
+        if last.action == "rename":
+            return f"{last.task} is called {last.before} again"
+        if last.before is None:
+            return f"{last.task} is not known any more"
+        return f"{last.task} is as it was before it was last learned"
 
     def rename(self, old: str, new: str) -> None:
         """Give a task another name."""

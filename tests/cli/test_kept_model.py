@@ -389,6 +389,17 @@ def test_forget_asks_first(
     assert [task.name for task in Model(copied).tasks()] == left
 
 
+@pytest.mark.parametrize(("answer", "left"), [("n\n", ["round", "straight"]), ("y\n", ["round"])])
+def test_undo_asks_a_terminal_first(
+    answer: str, left: list[str], copied: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", Typed(answer))
+    told = here("undo", copied).splitlines()
+    assert told[0] == "undo the last lesson or renaming, so that straight is not known any more? [y/N]"
+    assert told[1] == ("undone: straight is not known any more" if "y" in answer else "nothing was changed")
+    assert [task.name for task in Model(copied).tasks()] == left
+
+
 def test_damage_is_found(copied: Path, hashroute_command: Command) -> None:
     (path, *_) = sorted((copied / "objects").glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
