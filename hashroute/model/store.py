@@ -225,6 +225,7 @@ class Store:
         except OSError:
             raise
         except Exception as error:  # safetensors has its own kinds of errors
+            path.stat()  # what another process has removed meanwhile is not there, and not damaged
             raise ValueError(f"{path} is damaged ({one_line(error)}): run hashroute verify") from None
 
     def size(self, name: str) -> int:

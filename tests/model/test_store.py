@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from hashroute.model.store import Manifest, Store
 from hashroute.storage import replace_file
@@ -298,3 +299,19 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a model"):
         teach(tmp_path, "first", 1.0)
     assert content(tmp_path) == {"thesis.tex": b"years of work"}
+
+
+def test_an_object_that_is_removed_while_it_is_opened_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teach(tmp_path, "first", 1.0)
+    (path, *_) = (tmp_path / "objects").glob("*.safetensors")
+    store, name = Store(tmp_path), path.name
+
+    def removed_before(path: Path) -> dict[str, torch.Tensor]:
+        path.unlink()
+        return load_file(path)
+
+    monkeypatch.setattr("hashroute.model.store.load_file", removed_before)
+    with pytest.raises(FileNotFoundError):
+        store.tensors(name)
