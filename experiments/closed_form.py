@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hashroute import Scenario, load_scenario
-from hashroute.nn.closed_form import ClosedForm, Solution, _lower_triangle
+from hashroute.nn.closed_form import ClosedForm, Solution
 from hashroute.nn.patches import PatchFeatures
 from hashroute.storage import write_json
 from hashroute.training.workers import keep_memory
@@ -32,9 +32,7 @@ def ridge_regression(sums: ClosedForm, ridge: float) -> Solution:
     """The linear head with the least squared error on one-hot labels, with a penalty."""
     counts, totals = sums.counts.double(), sums.sums.double()
     mean = totals.sum(0) / counts.sum()
-    full = torch.zeros(sums.features, sums.features, dtype=torch.float64)
-    full.view(-1)[_lower_triangle(sums.features, full.device)] = sums.gram.double()
-    covariance = full + full.tril(-1).T - counts.sum() * torch.outer(mean, mean)
+    covariance = sums.square() - counts.sum() * torch.outer(mean, mean)
     covariance.diagonal().add_(ridge * covariance.diagonal().mean())
     weight = torch.cholesky_solve(totals.T - torch.outer(mean, counts), torch.linalg.cholesky(covariance))
     return Solution(weight.float(), (counts / counts.sum() - mean @ weight).float())

@@ -214,7 +214,7 @@ class Trainer:
         self._start(entries)
         state = self.state
         state.epoch = checkpoint["epoch"]
-        _load_optimizer(state.optimizer, checkpoint["optimizer"])
+        _load_optimizer(state, checkpoint["optimizer"])
         if state.schedule is not None:
             state.schedule.load_state_dict(checkpoint["schedule"])
 
@@ -350,18 +350,18 @@ def augment(images: Tensor, augmentations: frozenset[str]) -> Tensor:
     return images
 
 
-def _load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+def _load_optimizer(training: TrainingState, state: dict[str, Any]) -> None:
     """Load the state of an optimiser; an error if it does not fit, which torch would not see before it is used."""
+    optimizer = training.optimizer
     expected = [_kinds(group) for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
     if [_kinds(group) for group in optimizer.param_groups] != expected:
         raise ValueError("the settings of the optimiser are others, or of other types")
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            for name, value in optimizer.state[parameter].items():
-                shapes = (parameter.shape,) if name.startswith("exp_") else (parameter.shape, torch.Size([]))
-                if not isinstance(value, Tensor) or value.shape not in shapes or not value.is_floating_point():
-                    raise ValueError(f"{name} of the optimiser does not fit a weight of shape {tuple(parameter.shape)}")
+    for weight in training.weights:
+        for name, value in optimizer.state.get(weight, {}).items():
+            shapes = (weight.shape,) if name.startswith("exp_") else (weight.shape, torch.Size([]))
+            if not isinstance(value, Tensor) or value.shape not in shapes or not value.is_floating_point():
+                raise ValueError(f"{name} of the optimiser does not fit a weight of shape {tuple(weight.shape)}")
 
 
 def _kinds(group: dict[str, Any]) -> dict[str, type]:

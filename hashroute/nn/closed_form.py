@@ -113,6 +113,12 @@ class ClosedForm(nn.Module):
     def _add(self, gram: Tensor, sums: Tensor) -> None:
         self.gram, self.sums = _narrow(self.gram.long() + gram), _narrow(self.sums.long() + sums)
 
+    def square(self) -> Tensor:
+        """(s, s) G, in double precision on the CPU."""
+        lower = torch.zeros(self.features, self.features, dtype=torch.float64)
+        lower.view(-1)[_lower_triangle(self.features, lower.device)] = self.gram.cpu().double()
+        return lower + lower.tril(-1).T
+
     @torch.no_grad()
     def solve(self, ridge: float) -> Solution:
         """The head of all data so far. ridge: r, in units of the mean variance of a feature.
@@ -122,10 +128,9 @@ class ClosedForm(nn.Module):
         counts, sums = self.counts.cpu().double(), self.sums.cpu().double()  # not every device has double precision
         count, empty = counts.sum(), counts == 0
         mean, means = sums.sum(0) / count, sums / counts.clamp_min(1)[:, None]
-        full = torch.zeros(self.features, self.features, dtype=torch.float64)
-        full.view(-1)[_lower_triangle(self.features, full.device)] = self.gram.cpu().double()
-        covariance = (full + full.tril(-1).T - means.T @ sums) / count
-        variance = (full.diagonal() / count - mean.square()).mean().clamp_min(1e-9)
+        gram = self.square()
+        covariance = (gram - means.T @ sums) / count
+        variance = (gram.diagonal() / count - mean.square()).mean().clamp_min(1e-9)
         covariance.diagonal().add_(max(ridge, 1e-9) * variance)
         centred = (means - mean).T
         weight = torch.cholesky_solve(centred, torch.linalg.cholesky(covariance)) * count / (count + self.features)
