@@ -39,7 +39,9 @@ def _choice(decision: dict[str, Any], score: Score) -> str:
     choice = f"forks the units of {parent}" if forks else f"reuses the units of {parent}"
     if gained is None:
         return choice if forks else f"{choice}: there is no room for a fork"
-    measured = f"{score.text(decision['forked'])} with a fork, {score.text(decision['reused'])} with frozen units"
+    measured = (
+        f"head alone: {score.text(decision['forked'])} with a fork, {score.text(decision['reused'])} with frozen units"
+    )
     measured += "" if decision.get("error") is None else f", ± {decision['error']:.{score.digits}f}"
     if decision.get("known"):  # data and classes are known, so the fork had to be better
         reason = "the fork is better" if forks else "the fork is not better"

@@ -67,6 +67,18 @@ def test_the_page_fits_and_can_be_read(opened: Opened, written: Path, width: int
     assert (brightness(page.evaluate(paper)) > 128) == (scheme == "dark")
 
 
+def test_the_buttons_of_many_learners_are_all_in_sight_on_a_wide_screen(opened: Opened, written: Path) -> None:
+    page = opened(written, 1280)
+    hidden = page.evaluate(
+        """() => {
+            const row = document.querySelector('.learners'), button = row.querySelector('button');
+            for (let more = 0; more < 20; more++) row.append(button.cloneNode(true));
+            return row.scrollWidth - row.clientWidth;
+        }"""
+    )
+    assert hidden == 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_can_be_scrolled_sideways_has_a_shadow_at_its_edge(
     opened: Opened, written: Path, tmp_path: Path, scheme: str

@@ -29,10 +29,10 @@ def test_the_first_task_gets_new_units() -> None:
 def test_a_fork_is_named_with_its_parent_and_the_reason() -> None:
     assert describe(FORK) == (
         "b: resembles a (1,234.6 nats away); forks the units of a: frozen units are not better by two standard errors "
-        "(91.2 % with a fork, 90.0 % with frozen units, ± 0.5); "
+        "(head alone: 91.2 % with a fork, 90.0 % with frozen units, ± 0.5); "
         "adds 3 units and a memory of its data (475 kB), and a head"
     )
-    assert "forks the units of a: the fork is better by two standard errors (91.2 %" in describe(
+    assert "forks the units of a: the fork is better by two standard errors (head alone: 91.2 %" in describe(
         {**FORK, "known": True}
     )
 
@@ -40,11 +40,11 @@ def test_a_fork_is_named_with_its_parent_and_the_reason() -> None:
 def test_reuse_is_explained() -> None:
     reuse = {**FORK, "action": "reuse", "looks_like": None, "forked": 80.0, "units_added": 0, "bytes_added": 19_000}
     assert "resembles no earlier task (nearest 1,234.6 nats away)" in describe(reuse)
-    assert "reuses the units of a: frozen units are better by two standard errors (80.0 % with a" in describe(reuse)
+    assert "frozen units are better by two standard errors (head alone: 80.0 % with a" in describe(reuse)
     assert describe(reuse).endswith("adds a memory of its data (19 kB) and a head")
     known = {**reuse, "known": True, "forked": 90.5}
-    assert "reuses the units of a: the fork is not better by two standard errors (90.5 %" in describe(known)
-    assert "reuses the units of a: the fork changes nothing (90.0 %" in describe({**reuse, "forked": 90.0})
+    assert "reuses the units of a: the fork is not better by two standard errors (head alone: 90.5 %" in describe(known)
+    assert "reuses the units of a: the fork changes nothing (head alone: 90.0 %" in describe({**reuse, "forked": 90.0})
     full = {**reuse, "forked": None, "bytes_added": 0}
     assert describe(full).endswith("reuses the units of a: there is no room for a fork; adds only a head")
 
