@@ -147,7 +147,7 @@ class SharedHead(nn.Module):
             added.add(features, own[labels])
         added.sum_over_ranks()
         sums.merge(added, torch.arange(added.classes, device=own.device))
-        tried = [sums.solve(ridge) for ridge in RIDGES]
+        tried = list(sums.solutions(RIDGES))
         evidence = self.evidence.clone()
         scores: list[list[Tensor]] = [[] for _ in tried]
         for features, labels in held_out:

@@ -11,6 +11,7 @@ of a task gives exactly the sums without it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -119,9 +120,13 @@ class ClosedForm(nn.Module):
         lower.view(-1)[_lower_triangle(self.features, lower.device)] = self.gram.cpu().double()
         return lower + lower.tril(-1).T
 
-    @torch.no_grad()
     def solve(self, ridge: float) -> Solution:
-        """The head of all data so far. ridge: r, in units of the mean variance of a feature.
+        """The head of all data so far. ridge: r, in units of the mean variance of a feature."""
+        return next(self.solutions([ridge]))
+
+    @torch.no_grad()
+    def solutions(self, ridges: Sequence[float]) -> Iterator[Solution]:
+        """The heads of all data so far, one for each ridge.
 
         Few images underestimate the covariance, so scores are scaled by n / (n + s).
         """
@@ -129,14 +134,15 @@ class ClosedForm(nn.Module):
         count, empty = counts.sum(), counts == 0
         mean, means = sums.sum(0) / count, sums / counts.clamp_min(1)[:, None]
         gram = self.square()
-        covariance = (gram - means.T @ sums) / count
         variance = (gram.diagonal() / count - mean.square()).mean().clamp_min(1e-9)
-        covariance.diagonal().add_(max(ridge, 1e-9) * variance)
-        centred = (means - mean).T
-        weight = torch.cholesky_solve(centred, torch.linalg.cholesky(covariance)) * count / (count + self.features)
-        bias = -mean @ weight - (centred * weight).sum(0) / 2
-        bias[empty] = NEVER
-        return Solution(weight.float().to(self.gram.device), bias.float().to(self.gram.device))
+        within = (gram - means.T @ sums) / count
+        diagonal, centred = within.diagonal().clone(), (means - mean).T
+        for ridge in ridges:
+            within.diagonal().copy_(diagonal + max(ridge, 1e-9) * variance)
+            weight = torch.cholesky_solve(centred, torch.linalg.cholesky(within)) * count / (count + self.features)
+            bias = -mean @ weight - (centred * weight).sum(0) / 2
+            bias[empty] = NEVER
+            yield Solution(weight.float().to(self.gram.device), bias.float().to(self.gram.device))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take the classes and the number of bits of the sums that are loaded."""
