@@ -32,7 +32,7 @@ if __name__ == "__main__":
     digits = load_scenario("digits")
     module = nn.Sequential(level(1, 16), level(16, 32))  # a module works, too: its children are the levels
     for name, backbone in {"gelu": "gelu", "gelux0.5": "gelux0.5", "a module": module}.items():
-        learner = create_learner("hrn", digits.image_shape, backbone=backbone, epochs=5)
+        learner = create_learner("hrn", digits.image_shape, backbone=backbone, epochs=3)
         learner.learn(*digits.tasks[:1]).learn(*digits.tasks[1:2])
         task = digits.tasks[0]
         right = (learner.predict(task.test.images, task.name) == task.test.labels).double().mean()

@@ -58,7 +58,7 @@ def main() -> None:
             *scenario.tasks,
             Task.from_data("corners", Corners(), Corners(), class_names=["upper left", "lower right"]),
         ]
-        learner = create_learner("hrn", scenario.image_shape)
+        learner = create_learner("hrn", scenario.image_shape, epochs=5)
         for task in tasks:
             learner.learn(task)
 

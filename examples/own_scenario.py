@@ -11,7 +11,7 @@ import torch
 from hashroute import Scenario, Task, load_scenario, register_scenario, run
 
 
-@register_scenario("rotated-digits", epochs=(5,))
+@register_scenario("rotated-digits", epochs=(3,))
 def rotated_digits(turns: int = 3) -> Scenario:
     """Handwritten digits 0 to 4: upright, then on the left side, then upside down."""
     digits = load_scenario("digits").tasks[:3]

@@ -2,7 +2,7 @@
 
     python examples/sklearn_stream.py
 
-Images come one at a time: first the digits 0 to 4, then 5 to 9. Whenever 150 have come, they are learned as an episode
+Images come one at a time: first the digits 0 to 4, then 5 to 9. Whenever 120 have come, they are learned as an episode
 and dropped. Before that, each image is a test: the model answers it, then gets its label.
 """
 
@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from hashroute.integrations.sklearn import HashRoutedClassifier
 
 images, labels = load_digits(return_X_y=True)
-stream = np.argsort(labels >= 5, kind="stable")[::2]
+stream = np.argsort(labels >= 5, kind="stable")[::3]
 
 model = HashRoutedClassifier(image_shape=(1, 8, 8), epochs=5, random_state=0)
 waiting: list[int] = []
@@ -21,9 +21,9 @@ for index in stream:
     if hasattr(model, "learner_"):
         right.append(model.predict(images[[index]])[0] == labels[index])
     waiting.append(index)
-    if len(waiting) == 150:
+    if len(waiting) == 120:
         model.partial_fit(images[waiting], labels[waiting])
-        recent = f", {np.mean(right[-150:]):.0%} of the last 150 answers right" if right else ""
+        recent = f", {np.mean(right[-120:]):.0%} of the last 120 answers right" if right else ""
         print(f"{len(model.episodes_)} episodes, {len(model.classes_)} classes{recent}")
         waiting.clear()
 

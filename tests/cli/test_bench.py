@@ -46,28 +46,28 @@ def test_finished_runs_are_skipped_and_more_are_merged_in_order(bench: Command) 
     def written(*names: str) -> list[int]:
         return [(RUNS / name / "result.json").stat().st_mtime_ns for name in names]
 
-    assert bench(*QUICK, "--learners", "ewc")[0] == 0
-    first, content = written("ewc-seed0"), FILE.read_text()
-    code, printed, _ = bench(*QUICK, "--learners", "ewc")
+    assert bench(*QUICK, "--learners", "lwf")[0] == 0
+    first, content = written("lwf-seed0"), FILE.read_text()
+    code, printed, _ = bench(*QUICK, "--learners", "lwf")
     assert code == 0
     assert "1 of 1 runs are already there" in printed.splitlines()
     assert FILE.read_text() == content
 
-    code, printed, _ = bench(*QUICK, "--learners", "ewc", "vc", "--seeds", "2")
+    code, printed, _ = bench(*QUICK, "--learners", "lwf", "vc", "--seeds", "2")
     assert code == 0
     assert "1 of 4 runs are already there" in printed.splitlines()
-    assert written("ewc-seed0") == first
+    assert written("lwf-seed0") == first
     merged = comparison(FILE)
-    assert list(merged["runs"]) == ["vc 0", "vc 1", "ewc 0", "ewc 1"]
-    assert merged["runs"]["ewc 0"]["accuracy"] == json.loads(content)["runs"][0]["accuracy"]
-    assert merged["runs"]["ewc 0"]["accuracy"] != merged["runs"]["ewc 1"]["accuracy"]
+    assert list(merged["runs"]) == ["vc 0", "vc 1", "lwf 0", "lwf 1"]
+    assert merged["runs"]["lwf 0"]["accuracy"] == json.loads(content)["runs"][0]["accuracy"]
+    assert merged["runs"]["lwf 0"]["accuracy"] != merged["runs"]["lwf 1"]["accuracy"]
 
     FILE.unlink()  # now seed 1 comes from its folder, before seed 0 is run again
-    for path in (RUNS / "ewc-seed0").iterdir():
+    for path in (RUNS / "lwf-seed0").iterdir():
         path.unlink()
-    second = written("ewc-seed1", "vc-seed0", "vc-seed1")
-    assert bench(*QUICK, "--learners", "ewc", "vc", "--seeds", "2")[0] == 0
-    assert written("ewc-seed1", "vc-seed0", "vc-seed1") == second
+    second = written("lwf-seed1", "vc-seed0", "vc-seed1")
+    assert bench(*QUICK, "--learners", "lwf", "vc", "--seeds", "2")[0] == 0
+    assert written("lwf-seed1", "vc-seed0", "vc-seed1") == second
     assert comparison(FILE) == merged
 
 

@@ -29,9 +29,9 @@ Finished = tuple[Path, subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A demo as a user starts it: its folder, and its process."""
+    """A short demo, as a user starts it: its folder, and its process."""
     folder = tmp_path_factory.mktemp("demo")
-    return folder / "runs" / "demo-seed0", hashroute("demo", folder=folder)
+    return folder / "runs" / "demo-seed0", hashroute("demo", "--epochs", 5, folder=folder)
 
 
 def test_it_prints_what_came_out(finished: Finished) -> None:
@@ -41,7 +41,7 @@ def test_it_prints_what_came_out(finished: Finished) -> None:
     lines = process.stdout.splitlines()
     result = Comparison.read(folder / "results.json")
     assert tuple(result.learners) == LEARNERS
-    assert result.command == "hashroute demo"
+    assert result.command == "hashroute demo --epochs 5"
     for name, (run,) in result.learners.items():
         (line,) = (line for line in lines if line.startswith(f"│ {name} "))
         assert f"{metrics.final(run.accuracy):.1f}" in line
@@ -70,7 +70,7 @@ def test_the_saved_models_give_the_saved_accuracy(finished: Finished) -> None:
     for name, (run,) in Comparison.read(finished[0] / "results.json").learners.items():
         folder = finished[0] / f"{name}-seed0"
         learner = load_learner(folder)
-        assert read_json(folder / "settings.json")["command"] == "hashroute demo"
+        assert read_json(folder / "settings.json")["command"] == "hashroute demo --epochs 5"
         for index, task in enumerate(load_scenario("digits").tasks):
             right = (learner.predict(task.test.images, index) == task.test.labels).float().mean().item() * 100
             assert right == pytest.approx(run.accuracy[-1][index])

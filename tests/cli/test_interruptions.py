@@ -137,6 +137,7 @@ def kill_and_finish(kills: Sequence[Kill], arguments: Sequence[str], folder: Pat
     assert_kept(kept, folder)
 
 
+@pytest.mark.slow  # tests/chaos kills a shorter one
 def test_a_killed_comparison_reaches_the_same_numbers(undisturbed: Path, bench: Command, tmp_path: Path) -> None:
     kills = [Kill(2, parent_only=True, delay=Random(0).uniform(0, 0.1)), Kill(1, in_a_checkpoint=True)]
     kill_and_finish(kills, (*THREE, "2"), tmp_path, bench)
@@ -223,7 +224,7 @@ def interrupt(process: Program) -> list[str]:
     return shlex.split(named[1])
 
 
-@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_ctrl_c_is_one_line_with_the_command_that_continues(
     jobs: str, undisturbed: Path, bench: Command, tmp_path: Path
 ) -> None:

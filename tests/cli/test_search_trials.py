@@ -49,6 +49,7 @@ def test_every_value_in_the_space_of_a_learner_is_an_option_of_it(name: str) -> 
             assert getattr(options_from_dict(kind, {option: value}), option) == value
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_continues_to_the_same_trials(hashroute_command: Command, tmp_path: Path) -> None:
     command = (*SEARCH, "--trials", "3", "--output")
     assert hashroute_command(*command, "whole-search.db")[0] == 0
@@ -89,11 +90,11 @@ def test_hrn_is_searched_on_images_of_a_folder_in_two_processes(hashroute_comman
         for place, image in enumerate(pixels[task, label] + np.uint8(100 * label)):
             Image.fromarray(image).save(folder / f"{place}.png")
     command = ("search", "folders", "--folder", "mine", "--size", "8", "--learners", "hrn", "--fraction", "1")
-    code, printed, _ = hashroute_command(*command, "--trials", "4", "--jobs", "2", "--measure", "task-free")
+    code, printed, _ = hashroute_command(*command, "--trials", "2", "--jobs", "2", "--measure", "task-free")
     assert code == 0, printed
     tuned = found(tmp_path / "folders-mine-tuned.json")
     assert (tmp_path / "folders-mine-search.db").exists()
-    assert [set(trial["options"]) for trial in tuned["trials"]] == [set(find_learner("hrn").space)] * 4
+    assert [set(trial["options"]) for trial in tuned["trials"]] == [set(find_learner("hrn").space)] * 2
     assert tuned["chosen"]["hrn"].keys() == find_learner("hrn").space.keys()
     assert "--measure task-free --folder mine --size 8" in tuned["command"]
 

@@ -27,7 +27,7 @@ def readers() -> list[threading.Thread]:
 
 @pytest.mark.parametrize("name", learner_names())
 def test_images_that_are_read_give_the_same_learner(name: str) -> None:
-    scenario = digits()
+    scenario = digits(share=0.3)
     here = fresh(name).learn(scenario)
     files = Scenario("files", tuple(map(lazy, scenario.tasks)))
     there = fresh(name).learn(files)

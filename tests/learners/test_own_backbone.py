@@ -15,7 +15,7 @@ from hashroute.learners import learner_names
 from hashroute.nn.backbones import BACKBONES, PlainEncoder, register_backbone
 from support import assert_same, digits, fresh, short_recipe
 
-OPTIONS: dict[str, dict[str, Any]] = {"ell": {"code_size": 10}, "ewc": {"samples": 60}, "hrn": {"memory_features": 50}}
+OPTIONS: dict[str, dict[str, Any]] = {"ell": {"code_size": 10}, "ewc": {"samples": 20}, "hrn": {"memory_features": 50}}
 """Codes must be smaller than the features, here 64 at least; and the others are quicker so."""
 
 
@@ -81,9 +81,10 @@ def test_every_learner_works_with_every_backbone(name: str, kind: str, tmp_path:
         assert torch.equal(learner.logits(images, task.name), again.logits(images, task.name))
     for ours, theirs in zip(learner.predict(images), again.predict(images), strict=True):
         assert torch.equal(ours, theirs)
-    learner.learn(third)
-    again.learn(third)
-    assert_same(learner, again)
+    if kind != "residual":  # which takes much longer than the others
+        learner.learn(third)
+        again.learn(third)
+        assert_same(learner, again)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from PIL import Image
 from torch import Tensor
@@ -76,6 +77,7 @@ def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *arguments], cwd=folder, env=where, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_torchrun_teaches_and_prints_once(tmp_path: Path) -> None:
     for place, (image, name) in enumerate(zip(*some_digits(0, 2), strict=True)):
         (tmp_path / "low" / name).mkdir(parents=True, exist_ok=True)
