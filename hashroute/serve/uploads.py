@@ -97,12 +97,12 @@ async def _read(request: Request, folder: Path, limits: Limits) -> Form:
 
 
 async def _drain(request: Request, limits: Limits) -> None:
+    """Drop what has not arrived yet."""
     left = limits.body_bytes
-    with anyio.move_on_after(DRAIN_SECONDS), suppress(ClientDisconnect, RuntimeError):
-        while left > 0:
-            message = await request.receive()
-            left -= len(message.get("body", b""))
-            if message["type"] != "http.request" or not message.get("more_body", False):
+    with anyio.move_on_after(DRAIN_SECONDS), suppress(ClientDisconnect, RuntimeError):  # all has arrived: RuntimeError
+        async for chunk in request.stream():
+            left -= len(chunk)
+            if left <= 0:
                 return
 
 

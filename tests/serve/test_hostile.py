@@ -19,9 +19,10 @@ from served import CHANGE, Server, running
 
 SMALL_LIMITS = """
 from hashroute.cli import main
-from hashroute.serve import app as serving
+from hashroute.serve import app as serving, uploads
 from hashroute.serve.limits import Limits
 
+uploads.DRAIN_SECONDS = 3600  # whoever waited for a body that has arrived would wait forever
 limits = Limits(body_bytes=400_000, file_bytes=100_000, files=20, body_seconds=2)
 create_app = serving.create_app
 serving.create_app = lambda path, token, **named: create_app(path, token, limits, **named)
