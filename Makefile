@@ -8,7 +8,7 @@ TEST_FILES := $(firstword $(wildcard /dev/shm) /tmp)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help audit chaos demo test test-slow test-extras test-integrations test-avalanche lint bench docs images pages package clean
+.PHONY: help audit chaos demo test test-slow test-extras test-integrations test-avalanche test-rl lint bench docs images pages package clean
 
 help:  # this list
 	@sed -n 's/^\([a-z-]*\):[^#]*#  *\(.*\)/make \1: \2/p' Makefile
@@ -33,6 +33,9 @@ test-integrations: .venv-integrations/installed  # Dask, Ray and submitit: real 
 
 test-avalanche: .venv-avalanche/installed  # the bridge to Avalanche, in an environment of its own
 	.venv-avalanche/bin/python -m pytest tests/integrations/test_avalanche.py
+
+test-rl: .venv-rl/installed  # agents of stable-baselines3, in an environment of their own
+	.venv-rl/bin/python -m pytest tests/integrations/test_sb3.py
 
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
 	-$(PIP) --editable ".[fuzz]"
@@ -73,7 +76,7 @@ package:  # sdist and wheel, in dist; installs the wheel in a fresh environment 
 		"$$(ls $(CURDIR)/dist/*.whl)[plots]" && cd $$place && venv/bin/hashroute demo && rm -rf $$place
 
 clean:  # remove all that was built
-	rm -rf $(VENV) .venv-extras .venv-integrations .venv-avalanche build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-extras .venv-integrations .venv-avalanche .venv-rl build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -101,4 +104,13 @@ $(VENV)/developing: $(VENV)/installed
 	$(PYTHON) -m venv .venv-avalanche
 	.venv-avalanche/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable ".[test,avalanche]"
+	touch $@
+
+# MinAtar is GPL-3: for comparisons only. Without --no-deps it would also install what it draws with.
+.venv-rl/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-rl
+	.venv-rl/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable ".[plots,test,sb3]"
+	.venv-rl/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--no-deps minatar
 	touch $@

@@ -94,7 +94,7 @@ class Forest(nn.Module):
 
     def hashed(self, images: Tensor, path: int) -> Iterator[Tensor]:
         """The hash vectors of the centred maps of each level: (n, s), each row of norm 1 or 0."""
-        return map(_hash_centred, self.hashes, self.maps(images, path))
+        return map(hash_centred, self.hashes, self.maps(images, path))
 
     def forward(self, images: Tensor, path: int) -> Tensor:
         """images: (n, channels, height, width). Returns the features of a path: (n, s)."""
@@ -106,7 +106,7 @@ class Forest(nn.Module):
         asked: images, each with a path. Maps of all paths are hashed together: for few images, that is faster.
         """
         levels = zip(*(self.maps(images, path) for images, path in asked), strict=True)
-        return sum_by_halves(_hash_centred(phi, torch.cat(maps)) for phi, maps in zip(self.hashes, levels, strict=True))
+        return sum_by_halves(hash_centred(phi, torch.cat(maps)) for phi, maps in zip(self.hashes, levels, strict=True))
 
     def weights(self, path: int) -> int:
         """How many numbers a path adds to what is stored."""
@@ -138,7 +138,7 @@ class Forest(nn.Module):
                     ours.base.copy_(theirs.weight)
 
 
-def _hash_centred(phi: FeatureHash, maps: Tensor) -> Tensor:
+def hash_centred(phi: FeatureHash, maps: Tensor) -> Tensor:
     """The hash vectors of centred maps: (n, s), each row of norm 1 or 0.
 
     Activations are mostly positive. Without centring, their common mean would dominate the hash vector.
