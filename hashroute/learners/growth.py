@@ -105,8 +105,7 @@ class Growth:
         learner = self.learner
         entries = learner.entries[: task.index]
         distances = distributed.first(lambda: learner.distances_of(task).tolist())
-        limit = learner.options.recognised * learner.memory_hash.features
-        near = [entry for entry in entries if distances[entry.index] <= limit]
+        near = [entry for entry in entries if distances[entry.index] <= learner.recognition_limit]
         same = [entry for entry in near if entry.class_names == task.class_names]
         nearest = min(same or near or entries, key=lambda entry: distances[entry.index])
         decision.distance, decision.known = max(0.0, distances[nearest.index]), bool(same)

@@ -120,6 +120,7 @@ class HRN(SharedHeadLearner):
     Entry = HRNEntry
     Growth: ClassVar[type[Growth]] = Growth
     scale_features = True
+    remembers_data = True
     encoder: Forest
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -263,7 +264,7 @@ class HRN(SharedHeadLearner):
     # ---------------------------------------------------------------- memories of data
 
     @torch.no_grad()
-    def _hashed(self, images: Tensor | Images) -> Tensor:
+    def hashed(self, images: Tensor | Images) -> Tensor:
         """Hash vectors of the edges in images: (n, memory features)."""
         return torch.cat([self.memory_hash.normalised(part) for part in self._edges(images)]).to(self.device)
 
@@ -285,7 +286,7 @@ class HRN(SharedHeadLearner):
         seen, held = (
             _spread(split.images, self.options.remembered) for split in (task.data.train, task.data.validation)
         )
-        self.memories.write(self._hashed(seen), *self._hashed_with_textures(held))
+        self.memories.write(self.hashed(seen), *self._hashed_with_textures(held))
 
     def distances(self, images: Tensor | Images) -> Tensor:
         """(tasks,) the divergence of a batch of images, as a whole, from the data of each task, in nats.
@@ -298,21 +299,27 @@ class HRN(SharedHeadLearner):
             raise ValueError(
                 "distances() was given one image: expected a batch, best of hundreds; unfamiliar() judges single images"
             )
-        return self._divergence(images)
+        return self.divergence_of(self.hashed(images))
 
     def distances_of(self, task: TaskEntry) -> Tensor:
         """(tasks,) the divergence of a new task's data from the data of each learned task, in nats."""
-        return self._divergence(_spread(task.data.train.images, self.options.compared_images))
+        return self.divergence_of(self.hashed(_spread(task.data.train.images, self.options.compared_images)))
 
-    def _divergence(self, images: Tensor | Images) -> Tensor:
-        return self.memories.divergence(self._hashed(images))[self._memory_of_task()]
+    def divergence_of(self, hashed: Tensor) -> Tensor:
+        """(tasks,) the divergence of a batch, given as hash vectors of its edges, from the data of each task."""
+        return self.memories.divergence(hashed.to(self.device))[self._memory_of_task()]
+
+    @property
+    def recognition_limit(self) -> float:
+        """The divergence up to which data is recognised, in nats."""
+        return float(self.options.recognised * self.memory_hash.features)
 
     def _memory_of_task(self) -> list[int]:
         return [entry.memory for entry in self.entries if entry.memory is not None]
 
     def _log_likelihood(self, images: Tensor | Images) -> Tensor:
         """(n, memories) the log-likelihood of each image under each memory."""
-        return torch.cat([self.memories.log_likelihood(self._hashed(part)) for part in self._parts(images)])
+        return torch.cat([self.memories.log_likelihood(self.hashed(part)) for part in self._parts(images)])
 
     def familiarity(self, images: Tensor | Images) -> Tensor:
         """(n, memories) how likely images are, in standard deviations from the mean of each memory's own data."""

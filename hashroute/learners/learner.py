@@ -16,12 +16,13 @@ from hashroute import distributed
 from hashroute.images import Images
 from hashroute.learners import files
 from hashroute.learners.entries import Batch, EpochLog, Familiarity, TaskEntry
-from hashroute.learners.inputs import check_image_shape, tasks_of
+from hashroute.learners.inputs import ImagesLike, check_image_shape, tasks_of
 from hashroute.learners.objectives import Objective, find_objective
 from hashroute.learners.options import NoOptions, Space
 from hashroute.learners.prediction import Predictor
 from hashroute.learners.progress import progress_bar
 from hashroute.learners.randomness import RandomStream
+from hashroute.learners.stream import Event, Stream, StreamSettings, StreamState
 from hashroute.learners.trainer import Trainer, TrainingState
 from hashroute.nn.backbones import BackboneLike, find_backbone
 from hashroute.nn.pretrained import check_trusted, is_file
@@ -72,6 +73,8 @@ class Learner(Predictor):
     """Whether it learns all tasks together: a reference, not a continual learner."""
     trained: ClassVar[bool] = True
     """Whether the trainer trains its weights, batch by batch. If not, `absorb` learns tasks."""
+    remembers_data: ClassVar[bool] = False
+    """Whether it remembers what the data of each task was like, so that it can observe a stream."""
     scale_features: ClassVar[bool] = False
     """Whether features are scaled in front of the heads even if the recipe leaves them as they are."""
     _place: Tensor
@@ -111,6 +114,8 @@ class Learner(Predictor):
         self.scratch: dict[str, Tensor] = {}
         """Tensors that are needed only until the present task is learned."""
         self.training_state: TrainingState | None = None
+        self.stream: StreamState | None = None
+        """The stream that it is observing; it is not saved."""
         self.random = RandomStream(seed)
         self.register_buffer("_place", torch.empty(0), persistent=False)  # there may be no weights before a task
         with self.random.use(self.device):
@@ -253,6 +258,29 @@ class Learner(Predictor):
     def abort(self) -> None:
         """Give up the task that is being learned. Weights that all tasks share keep what was learned so far."""
         Trainer(self).abort()
+
+    def observe(self, images: ImagesLike, labels: Any = None, settings: StreamSettings | None = None) -> list[Event]:
+        """Take the next images of a stream that nobody cuts into tasks; returns what was decided, in order.
+
+        The learner notices by itself that the data has changed, recognises data that it has learned, and learns each
+        episode in parts. Only the images in the window are held. How the stream is cut into batches does not matter.
+
+        Args:
+            images: (n, channels, height, width) of uint8, or from 0 to 1.
+            labels: (n,) whole numbers; the same number is the same class. Without them, an objective that names classes
+                learns nothing: data is recognised only.
+            settings: of the stream that begins with this call.
+        """
+        return Stream(self._observer()).observe(images, labels, settings)
+
+    def close_stream(self) -> list[Event]:
+        """End the stream: learn what is left in the window, and drop it."""
+        return Stream(self._observer()).close()
+
+    def _observer(self) -> Any:
+        if not self.remembers_data:
+            raise ValueError(f"{self.name} does not remember what data was like: expected a learner that does, as hrn")
+        return self
 
     # ---------------------------------------------------------------- storage
 
