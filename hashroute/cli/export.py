@@ -9,16 +9,16 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import CODE, UNSET, open_model, say
+from hashroute.cli.options import CODE, MODEL, UNSET, open_model, say
 
 
 @dataclass(frozen=True)
 class ExportSettings:
     """The model to export."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model."""
-    file: tyro.conf.Positional[Path]
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE.onnx")]
     """File to write. Its name ends with .onnx."""
     backbone: Annotated[str | None, UNSET, CODE] = None
 

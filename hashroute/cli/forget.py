@@ -5,20 +5,21 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import confirmed, open_model, say
+from hashroute.cli.options import MODEL, confirmed, open_model, say
 
 
 @dataclass(frozen=True)
 class ForgetSettings:
     """The task to forget."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model."""
-    task: tyro.conf.Positional[str]
+    task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASK")]
     """Name of the task."""
     yes: bool = False
     """Do not ask."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import UNSET, check_counts, say
+from hashroute.cli.options import MODEL, UNSET, check_counts, say
 
 if TYPE_CHECKING:
     from hashroute.model.lessons import LearnReport
@@ -22,27 +22,27 @@ NAMED = 5
 class LearnSettings:
     """What a model learns."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model. It is made if it does not exist."""
-    sources: Annotated[tyro.conf.Positional[tuple[Path, ...]], UNSET]
+    sources: Annotated[tyro.conf.Positional[tuple[Path, ...]], UNSET, tyro.conf.arg(metavar="SOURCE ...")]
     """What to learn, one task after the other: folders of class folders, or lists of files (CSV, JSON lines or Parquet
     with the columns path and label, and perhaps split). A new model can also start from a folder that Learner.save
     wrote."""
-    task: Annotated[str | None, UNSET] = None
+    task: Annotated[str | None, UNSET, tyro.conf.arg(metavar="NAME")] = None
     """Name of the task; by default that of the folder or list. A task that exists gets more images or new classes."""
-    size: Annotated[int | None, UNSET] = None
+    size: Annotated[int | None, UNSET, tyro.conf.arg(metavar="PIXELS")] = None
     """Side in pixels to which the images of a new model are resized; by default that of a pre-trained backbone,
     otherwise that of the images, at most 64."""
-    epochs: Annotated[int | None, UNSET] = None
+    epochs: Annotated[int | None, UNSET, tyro.conf.arg(metavar="NUMBER")] = None
     """Passes over the images; by default 10 to 60, more for fewer images."""
-    backbone: str = "small"
+    backbone: Annotated[str, tyro.conf.arg(metavar="NAME")] = "small"
     """Encoder of a new model: small; resnet18x0.25, with any factor of its width; or a pre-trained one that stays
     frozen: efficientnet-lite0, timm:NAME, or FILE.py:FUNCTION of your own."""
     private: bool = False
     """No other task may learn from this one: `hashroute forget` then removes every trace of it."""
-    seed: int = 0
+    seed: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 0
     """Seed of a new model."""
-    device: str = "auto"
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
     """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
 
 

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 UNSET = tyro.conf.arg(help_behavior_hint="")
 """Marks an option without a default value: its help then shows none."""
 
+MODEL = tyro.conf.arg(metavar="MODEL")
+"""Marks the folder of a model."""
+
 UNBOUNDED = 100_000
 """Width of a table that nobody looks at in a terminal."""
 
 CODE = tyro.conf.arg(
-    help="FILE.py:FUNCTION of the model's backbone, if that is your own code. Code never runs only because a model "
-    "names it."
+    metavar="FILE.py:FUNCTION",
+    help="The model's backbone, if that is your own code. Code never runs only because a model names it.",
 )
 """Marks the option that names the code of a model's backbone."""
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hashroute.cli.options import CODE, UNSET, check_counts, open_model, print_table
+from hashroute.cli.options import CODE, MODEL, UNSET, check_counts, open_model, print_table
 
 if TYPE_CHECKING:
     from hashroute.model.answers import Answer
@@ -30,18 +30,18 @@ UNFAMILIAR = "no: unlike anything known"
 class PredictSettings:
     """Images to answer."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model."""
-    images: Annotated[tyro.conf.Positional[tuple[str, ...]], UNSET]
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], UNSET, tyro.conf.arg(metavar="IMAGE ...")]
     """Image files, folders with image files, or - for a list of files on standard input."""
-    task: Annotated[str | None, UNSET] = None
+    task: Annotated[str | None, UNSET, tyro.conf.arg(metavar="TASK")] = None
     """Task that the images belong to; by default every task may answer."""
-    top: int = 1
+    top: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 1
     """How many possible answers to list for each image."""
     format: Literal["table", "json", "csv"] = "table"
     """table: for people. json: one object per line. csv: one line for each possible answer."""
     backbone: Annotated[str | None, UNSET, CODE] = None
-    device: str = "auto"
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
     """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
 
 

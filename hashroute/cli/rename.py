@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import open_model, say
+from hashroute.cli.options import MODEL, open_model, say
 
 
 @dataclass(frozen=True)
 class RenameSettings:
     """The task to rename."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model."""
-    old: tyro.conf.Positional[str]
+    old: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OLD")]
     """Name of the task."""
-    new: tyro.conf.Positional[str]
+    new: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NEW")]
     """Its new name."""
 
 

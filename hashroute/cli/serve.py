@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import say
+from hashroute.cli.options import MODEL, say
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN = "HASHROUTE_TOKEN"  # a name  # nosec B105
@@ -19,17 +20,17 @@ TOKEN = "HASHROUTE_TOKEN"  # a name  # nosec B105
 class ServeSettings:
     """The model to serve."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model. The first lesson makes it if it does not exist."""
-    host: str = "127.0.0.1"
+    host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"
     """Address to listen on. Any other than this computer's own needs a token."""
-    port: int = 8000
+    port: Annotated[int, tyro.conf.arg(metavar="NUMBER")] = 8000
     """Port to listen on; 0 takes a free one."""
-    token: str | None = None
+    token: Annotated[str | None, tyro.conf.arg(metavar="TOKEN")] = None
     """Token of at least 16 characters that clients must send; by default that in HASHROUTE_TOKEN, if it is set."""
-    backbone: str = "small"
+    backbone: Annotated[str, tyro.conf.arg(metavar="NAME")] = "small"
     """Encoder of a new model, by name. For a model with a backbone of your own: FILE.py:FUNCTION again."""
-    device: str = "auto"
+    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "auto"
     """Device to compute on: cpu, cuda, cuda:1, mps; auto takes an accelerator if there is one."""
 
 

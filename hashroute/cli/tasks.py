@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hashroute.cli.options import open_model, print_table, say
+from hashroute.cli.options import MODEL, open_model, print_table, say
 
 
 @dataclass(frozen=True)
 class TasksSettings:
     """The model to show."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model."""
     json: bool = False
     """Print one JSON object per task and nothing else."""
@@ -48,5 +49,10 @@ def run_tasks(settings: TasksSettings, console: Console) -> None:
     for task in tasks:
         if task.decision.get("action"):
             say(console, describe(task.decision))
+    say(
+        console,
+        "sizes are those of units, heads, memories and statistics, which tasks may share; with the shared head and "
+        f"what undo needs, the folder takes {model.bytes() / 1000:,.0f} kB",
+    )
     if count := model.unfinished():
         say(console, f"{count} unfinished: repeat hashroute learn to continue, or hashroute forget to give it up")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import confirmed, open_model, say
+from hashroute.cli.options import MODEL, confirmed, open_model, say
 
 
 @dataclass(frozen=True)
 class UndoSettings:
     """The model to change."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model."""
     yes: bool = False
     """Do not ask. Only a terminal is asked."""

@@ -9,14 +9,14 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from hashroute.cli.options import CODE, UNSET, open_model, say
+from hashroute.cli.options import CODE, MODEL, UNSET, open_model, say
 
 
 @dataclass(frozen=True)
 class VerifySettings:
     """The model to check."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], MODEL]
     """Folder of the model."""
     backbone: Annotated[str | None, UNSET, CODE] = None
 

@@ -103,6 +103,7 @@ def _build(learner: Learner) -> Graph:
         return nodes, graph.operation(nodes, "Expand", [graph.constant(np.float32(value)), size])
 
     shared = isinstance(learner, HRN) and len(learner.task_columns) > 0
+    alone = shared and learner.backbone.stem is not None  # with no task given, the shared head answers alone
     parts: dict[int, tuple[str, str]] = {}
     alike: dict[Any, list[TaskEntry]] = {}
     for entry in learner.tasks:
@@ -120,7 +121,7 @@ def _build(learner: Learner) -> Graph:
                 nodes, name = filled(-math.inf, columns)
                 skipped += nodes
                 blanks.append(name)
-        wanted = graph.constant(np.array([-1, *(entry.index for entry in entries)]))
+        wanted = graph.constant(np.array([*([] if alone else [-1]), *(entry.index for entry in entries)]))
         found = graph.operation(graph.nodes, "Equal", [task, wanted])
         found = graph.operation(graph.nodes, "Cast", [found], to=6)  # int32
         found = graph.operation(graph.nodes, "ReduceMax", [found], keepdims=0)
@@ -131,20 +132,22 @@ def _build(learner: Learner) -> Graph:
         graph.operation(graph.nodes, "Concat", [parts[index][part] for index in range(tasks)], axis=1)
         for part in range(2)
     )
-    nodes, none = filled(0.0, tasks)
-    if isinstance(learner, HRN):
-        inner = []
-        asked = graph.module(inner, _MemoryPrior(learner), {"images": images}, 1)
-        (prior,) = graph.branch(graph.nodes, free, (inner, asked), (nodes, [none]))
-    else:
-        graph.nodes += nodes
-        prior = none
     widths = [learner.objective.outputs(entry) for entry in learner.tasks]
-    values = {logits: torch.zeros(2, sum(widths)), confidence: torch.zeros(2, tasks), prior: torch.zeros(2, tasks)}
+    values = {logits: torch.zeros(2, sum(widths))}
+    if not alone:
+        nodes, none = filled(0.0, tasks)
+        if isinstance(learner, HRN):
+            inner = []
+            asked = graph.module(inner, _MemoryPrior(learner), {"images": images}, 1)
+            (prior,) = graph.branch(graph.nodes, free, (inner, asked), (nodes, [none]))
+        else:
+            graph.nodes += nodes
+            prior = none
+        values |= {confidence: torch.zeros(2, tasks), prior: torch.zeros(2, tasks)}
     if isinstance(learner, HRN) and shared:
         said = graph.module(graph.nodes, _Shared(learner), {inputs: shape}, 2)
         values |= {each: torch.zeros(2, sum(widths)) for each in said}
-    scores = _FusedScores(widths) if shared else _Scores(widths)
+    scores = _SharedScores(widths) if alone else _FusedScores(widths) if shared else _Scores(widths)
     results = graph.module(graph.nodes, scores, {**values, task: torch.tensor(-1)}, 3)
     for name, result in zip(("scores", "answer", "answer_task"), results, strict=True):
         graph.nodes.append(_renamed(result, name))
@@ -303,6 +306,16 @@ class _FusedScores(_Scores):
         prior = most_promising(prior, shared, self.widths)
         free = (prior + confidence)[:, self.columns] + HEAD_WEIGHT * logits + shared
         return self.answers(free, logits + in_task, task)
+
+
+class _SharedScores(_Scores):
+    """The same on a frozen stem: with no task given, the shared head answers alone."""
+
+    def forward(
+        self, logits: Tensor, among_all: Tensor, in_task: Tensor, task: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As above, without what heads and memories say about tasks."""
+        return self.answers(among_all, logits + in_task, task)
 
 
 class _Encoder(nn.Module):

@@ -16,7 +16,6 @@ from hashroute.learners.candidates import members_of, most_promising
 from hashroute.learners.entries import Familiarity, TaskEntry
 from hashroute.learners.growth import Decision, Growth, HRNEntry
 from hashroute.learners.learner import Style, count_weights
-from hashroute.learners.maps import Maps
 from hashroute.learners.options import Space, Span
 from hashroute.learners.randomness import evenly_spaced_indices
 from hashroute.learners.registry import register_learner
@@ -211,8 +210,8 @@ class HRN(SharedHeadLearner):
     # ---------------------------------------------------------------- the shared head
 
     def kind_of_data(self, task: SharedEntry) -> int:
-        """The domain of a task."""
-        return self.entries[task.index].domain
+        """The domain of a task. On a frozen stem, no task shares columns: domains depend on the order of tasks."""
+        return self.entries[task.index].domain if self.backbone.stem is None else task.index
 
     def take(self, lesson: Lesson, task: TaskEntry) -> None:
         """Let the shared head learn a task, and freeze the task's columns.
@@ -240,17 +239,16 @@ class HRN(SharedHeadLearner):
         These are the prior of its task, the confidence of the head of its task, and weighted log-probabilities: of the
         class within its task by the head, and of the class among all classes by the shared head. Only the `MOST_ASKED`
         tasks for which memory and shared head say most are considered.
+
+        On a frozen stem the shared head answers alone: the order in which tasks came does not matter.
         """
+        if len(self.task_columns) and self.backbone.stem is not None:
+            shared = self.shared_scores(images, self.entries[: len(self.task_columns)])
+            learning = sum(len(entry.class_names) for entry in self.entries[len(self.task_columns) :])
+            return F.pad(shared, (0, learning), value=-torch.inf)
         prior = self.task_prior(images)
         if not len(self.task_columns):
             return self._confident_scores(images, prior)
-        if self.backbone.stem is None:
-            return self._fused_scores(images, prior)
-        rows = zip(self._parts(images), prior.split(self._batch_size()), strict=True)
-        return torch.cat([self._fused_scores(self._stem_maps(part).as_subclass(Maps), own) for part, own in rows])
-
-    def _fused_scores(self, images: Tensor | Images, prior: Tensor) -> Tensor:
-        """The scores of `class_scores`. images: images, or maps of the stem."""
         scores, places = self._no_scores(prior)
         known = self.entries[: len(self.task_columns)]
         shared = SHARED_WEIGHT * self.shared_scores(images, known)

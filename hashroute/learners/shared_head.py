@@ -121,15 +121,18 @@ class SharedHead(nn.Module):
 
     Args:
         fixed: gives the features.
+        exact: the penalty depends on the sums alone, so that the head is the same for any order of tasks; otherwise
+            held-out images choose it.
     """
 
     fixed: FixedFeatures
     evidence: Tensor
     """(ridges,) how many held-out images were answered correctly so far, each when its task was learned."""
 
-    def __init__(self, fixed: FixedFeatures) -> None:
+    def __init__(self, fixed: FixedFeatures, exact: bool = False) -> None:
         super().__init__()
         self.fixed = fixed
+        self.exact = exact
         self.sums = ClosedForm(fixed.features)
         self.register_buffer("evidence", torch.zeros(len(RIDGES)))
         self._solved: tuple[Tensor, Solution] | None = None
@@ -147,7 +150,7 @@ class SharedHead(nn.Module):
             added.add(features, own[labels])
         added.sum_over_ranks()
         sums.merge(added, torch.arange(added.classes, device=own.device))
-        tried = list(sums.solutions(RIDGES))
+        tried = list(sums.solutions([sums.shrinkage()] if self.exact else RIDGES))
         evidence = self.evidence.clone()
         scores: list[list[Tensor]] = [[] for _ in tried]
         for features, labels in held_out:
@@ -155,7 +158,7 @@ class SharedHead(nn.Module):
                 found = solution(features)
                 evidence[place] += (found.argmax(1) == own[labels]).sum()
                 scores[place].append(found[:, own])
-        chosen = int(evidence.argmax())
+        chosen = 0 if self.exact else int(evidence.argmax())
         best = tried[chosen]
         frozen = Columns(sums.features, len(columns)).to(self.evidence)
         frozen.weight.copy_(best.weight[:, own])
@@ -171,7 +174,8 @@ class SharedHead(nn.Module):
     def solution(self) -> Solution:
         """The head of all classes. It is solved when it is first asked for after a change."""
         if self._solved is None or self._solved[0] is not self.sums.gram:
-            self._solved = (self.sums.gram, self.sums.solve(RIDGES[int(self.evidence.argmax())]))
+            ridge = self.sums.shrinkage() if self.exact else RIDGES[int(self.evidence.argmax())]
+            self._solved = (self.sums.gram, self.sums.solve(ridge))
         return self._solved[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -227,7 +231,7 @@ class SharedHeadLearner(Learner):
     def new_shared_head(self) -> SharedHead:
         """A shared head over the maps of the frozen stem, or over patches of images."""
         if self.backbone.stem is not None:
-            return SharedHead(StemFeatures(self.backbone.stem, self.image_shape))
+            return SharedHead(StemFeatures(self.backbone.stem, self.image_shape), exact=True)
         return SharedHead(PatchFeatures(self.image_shape, self.options.fixed_features, seed=None))
 
     def study(self, task: SharedEntry) -> Lesson:
@@ -236,7 +240,8 @@ class SharedHeadLearner(Learner):
         if not self.shared.sums.classes:
             self.shared.fixed.draw(self.seed)
         if not task.columns:
-            task.mirror = self.recipe.augment and "flip" in task.data.augmentations
+            flipped = self.recipe.augment and "flip" in task.data.augmentations
+            task.mirror = flipped and self.backbone.stem is None  # maps are not mirrored
         task.columns = self.columns_of(task)
         train, held_out = (self.inputs(split, task) for split in (task.data.train, task.data.validation))
         if (own := distributed.own_rows(len(train))) != slice(None):

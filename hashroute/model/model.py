@@ -246,6 +246,14 @@ class Model:
             found.append(TaskInfo(name, record.classes, *facts))
         return found
 
+    def bytes(self) -> int:
+        """Bytes of all files in the folder of the model."""
+
+        def count() -> int:
+            return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+
+        return self.store.consistently(count)
+
     def unfinished(self) -> int:
         """How many new tasks were interrupted: the same `learn` continues each, `forget` gives it up."""
         return len([path for path in self.store.unfinished.glob("*.pt") if "-" not in path.stem])

@@ -26,6 +26,9 @@ CHUNK = 1000
 NEVER = -1e6
 """The score of a class without images."""
 
+MOST_SHRUNK = 0.9
+"""The share of the identity in a covariance that is shrunk, at most."""
+
 
 class Solution(NamedTuple):
     """A linear head: the score of class c is phi . weight[:, c] + bias[c]."""
@@ -130,12 +133,8 @@ class ClosedForm(nn.Module):
 
         Few images underestimate the covariance, so scores are scaled by n / (n + s).
         """
-        counts, sums = self.counts.cpu().double(), self.sums.cpu().double()  # not every device has double precision
-        count, empty = counts.sum(), counts == 0
-        mean, means = sums.sum(0) / count, sums / counts.clamp_min(1)[:, None]
-        gram = self.square()
-        variance = (gram.diagonal() / count - mean.square()).mean().clamp_min(1e-9)
-        within = (gram - means.T @ sums) / count
+        mean, means, within, variance = self._moments()
+        count, empty = self.counts.cpu().double().sum(), self.counts.cpu() == 0
         diagonal, centred = within.diagonal().clone(), (means - mean).T
         for ridge in ridges:
             within.diagonal().copy_(diagonal + max(ridge, 1e-9) * variance)
@@ -143,6 +142,28 @@ class ClosedForm(nn.Module):
             bias = -mean @ weight - (centred * weight).sum(0) / 2
             bias[empty] = NEVER
             yield Solution(weight.float().to(self.gram.device), bias.float().to(self.gram.device))
+
+    @torch.no_grad()
+    def shrinkage(self) -> float:
+        """The ridge that the sums themselves ask for: oracle approximating shrinkage (Chen, 2010).
+
+        It is the larger, the fewer images there are. It depends on nothing else, so the head does not depend on the
+        order of tasks.
+        """
+        *_, covariance, variance = self._moments()
+        count, size = int(self.counts.sum()), self.features
+        trace, squares = covariance.trace(), covariance.square().sum()
+        below = (count + 1) * (squares - trace.square() / size)
+        share = ((squares + trace.square()) / below.clamp_min(1e-30)).clamp(0, MOST_SHRUNK)
+        return float(share / (1 - share) * trace / size / variance)
+
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The mean, the means of classes, the covariance within classes, and the mean variance of a feature."""
+        counts, sums = self.counts.cpu().double(), self.sums.cpu().double()  # not every device has double precision
+        count, gram = counts.sum(), self.square()
+        mean, means = sums.sum(0) / count, sums / counts.clamp_min(1)[:, None]
+        variance = (gram.diagonal() / count - mean.square()).mean().clamp_min(1e-9)
+        return mean, means, (gram - means.T @ sums) / count, variance
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take the classes and the number of bits of the sums that are loaded."""

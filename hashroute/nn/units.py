@@ -196,7 +196,8 @@ def _convolve(
 
     pooled: they are max-pooled next, which is several times as fast where channels come last.
     """
-    if maps.shape[1] > 1 or maps.device.type != "cpu" or bias is None or not len(maps):
+    none = maps.shape[0] == 0  # len() would tie an exported model to one number of images
+    if maps.shape[1] > 1 or maps.device.type != "cpu" or bias is None or none:
         return F.conv2d(maps, weight, bias, stride, padding)
     side = weight.shape[-1]
     padded = F.pad(maps[:, 0], (padding,) * 4) if padding else maps[:, 0]

@@ -16,6 +16,7 @@ from hashroute import Scenario, create_learner, load_scenario
 from hashroute.learners.export import export_onnx
 from hashroute.learners.registry import learner_names
 from hashroute.learners.trainer import Trainer
+from hashroute.nn.pretrained import FrozenStem
 from support import NEEDS, digits, is_here, learned, short_recipe
 
 
@@ -63,9 +64,15 @@ def test_hrn_on_photographs(backbone: str, options: dict[str, Any], runtime: Any
     assert_same_answers(learner, session(runtime, tmp_path / "model.onnx"), images)
 
 
-def test_hrn_on_a_frozen_stem(runtime: Any, tmp_path: Path) -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="needs the extra efficientnet: make test-extras")
-    learner = create_learner("hrn", (1, 8, 8), backbone="efficientnet-lite0@64", epochs=1)
+@pytest.mark.parametrize("stem", ["efficientnet-lite0@64", "own"])
+def test_hrn_on_a_frozen_stem(stem: str, runtime: Any, tmp_path: Path) -> None:
+    backbone: Any = stem
+    if stem == "own":
+        torch.manual_seed(0)
+        backbone = FrozenStem(nn.Sequential(nn.Conv2d(3, 12, 3, 2, 1), nn.ReLU()), (12, 12))
+    else:
+        pytest.importorskip("efficientnet_lite_pytorch", reason="needs the extra efficientnet: make test-extras")
+    learner = create_learner("hrn", (1, 8, 8), backbone=backbone, epochs=1)
     learner.learn(digits(2, 0.3), progress=False)
     export_onnx(learner, tmp_path / "model.onnx")
     images = torch.cat([task.test.images[:20] for task in digits(2).tasks])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,26 @@ def test_task_free_answers_compute_the_maps_of_an_image_once() -> None:
     images = digits().tasks[0].test.images
     learner.predict(images)
     assert network.images == len(images)
+
+
+def test_the_order_of_tasks_does_not_matter_on_a_stem_with_no_task_given() -> None:
+    recipe, stem = short_recipe(1, features=feature_count(new_stem(), (1, 8, 8), 0)), new_stem()
+    same = [replace(task, class_names=("one", "other")) for task in digits(3).tasks]
+    images = torch.cat([task.test.images for task in same])
+    found = []
+    for tasks in (same, same[::-1]):
+        learner = create_learner("hrn", (1, 8, 8), recipe, backbone=stem).learn(tasks[0]).learn(tasks[1])
+        learner.learn(tasks[2])
+        answers, scores = learner.predict(images), learner(images)
+        places = [learner.find_task(task).index for task in same]
+        chances = scores.softmax(1).view(-1, 3, 2)[:, places]
+        found.append((torch.tensor(places).argsort()[answers.tasks], answers.labels, chances))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert torch.allclose(found[0][2], found[1][2], atol=1e-6)
+    assert accuracy(learner, same[0]) > 0.8
+    right = (found[0][0] == torch.arange(3).repeat_interleave(torch.tensor([len(task.test) for task in same]))).double()
+    assert right.mean() > 0.8
 
 
 @pytest.mark.parametrize(("bound", "kept"), [("IN_MEMORY", True), ("IN_FILE", False)])

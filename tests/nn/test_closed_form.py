@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.covariance import oas
 from torch import Tensor
 
 from hashroute.nn.closed_form import ClosedForm
@@ -43,6 +44,18 @@ def test_any_order_of_parts_gives_the_same_sums_and_the_same_head(seed: int, siz
         together.add(*part)
     assert equal(whole, together)
     assert torch.equal(whole.solve(0.1).weight, together.solve(0.1).weight)
+
+
+@pytest.mark.parametrize("count", [30, 500, 5000])
+def test_the_sums_ask_for_a_penalty(count: int) -> None:
+    features, labels = some_data(count, 20, 3, 0)
+    features = features * torch.linspace(0.1, 1, 20)
+    features = features.round()
+    data = features.double()
+    within = data - torch.stack([data[labels == each].mean(0) for each in range(3)])[labels]
+    _, share = oas(within.numpy(), assume_centered=True)
+    expected = share / (1 - share) * within.square().mean() / data.var(0, correction=0).mean()
+    assert sums_of(features, labels).shrinkage() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_scores_are_log_densities_of_gaussians_with_one_covariance() -> None:
