@@ -145,7 +145,8 @@ def options(_: str) -> str:
         for learner, chosen in json.loads(path.read_text())["chosen"].items():
             text = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
             found.setdefault(path.name.partition(".")[0], {})[learner] = text
-    names = [name for name in learner_summaries() if any(name in chosen for chosen in found.values())]
+    searched = dict.fromkeys(name for chosen in found.values() for name in chosen)
+    names = sorted(searched, key=[*learner_summaries(), *searched].index)
     rows = [Row((name, *map(chosen.get, names))) for name, chosen in found.items()]
     return to_markdown(Table("", [Column(column, words=True) for column in ("results", *names)], rows))
 
