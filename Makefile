@@ -39,7 +39,7 @@ test-rl: .venv-rl/installed  # agents of stable-baselines3, in an environment of
 
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
 	-$(PIP) --editable ".[fuzz]"
-	$(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES) --jobs $(JOBS)
+	TMPDIR=$(TEST_FILES) $(BIN)/python tests/chaos/campaign.py --minutes $(MINUTES) --jobs $(JOBS)
 
 lint: $(VENV)/developing  # style, types and security
 	$(BIN)/ruff check .

@@ -1,13 +1,14 @@
 """Write the tables, figures and examples of README and docs, from the files in results and examples.
 
 A page has marks such as `<!-- summary svhn-cifar100-paper -->` ... `<!-- end -->`; the text between them is replaced.
-usage: python docs/make_pages.py      (make pages)
+usage: python docs/make_pages.py [reliability.md ...]      (make pages: all pages)
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -167,15 +168,22 @@ def chaos(name: str) -> str:
     """Tries and failures of the last campaign of kills and hostile files."""
     found = json.loads((ROOT / "tests" / "chaos" / f"{name}.json").read_text())
     rows = [
-        Row(
-            (": ".join(filter(None, (part["name"], part.get("note")))), Number(part["tries"]), Number(part["failures"]))
-        )
+        Row((f"{part['name']}{_measured(part)}", Number(part["tries"]), Number(part["failures"])))
         for part in found["parts"]
     ]
     columns = [Column("what was done", words=True), Column("tries", digits=0), Column("failures", digits=0)]
-    processes = f", {found['jobs']} processes" if "jobs" in found else ""
-    made = f"{found['minutes']:g} minutes{processes}, seed {found['seed']}, {found['machine']}"
-    return to_markdown(Table("", columns, rows)) + f"\n`make chaos`: {made}.\n"
+    kills, files = (sum(part["tries"] for part in found["parts"] if part["kind"] == kind) for kind in ("kill", "file"))
+    failures = sum(part["failures"] for part in found["parts"])
+    total = f"In all: {kills:,} kills, {files:,} mutated files, {failures:,} failures."
+    made = f"{found['minutes']:g} minutes, {found['jobs']} processes, seed {found['seed']}, {found['machine']}"
+    return to_markdown(Table("", columns, rows)) + f"\n{total}\n\n`make chaos`: {made}.\n"
+
+
+def _measured(part: dict[str, Any]) -> str:
+    """What a part of a campaign has measured beside tries and failures."""
+    if part["grown"]:
+        return f" (at most {part['slowest']:.1f} s of the processor and {part['grown'] / 2**20:,.0f} MB for one)"
+    return f": {part['note']}" if part["note"] else ""
 
 
 def frozen(name: str) -> str:
@@ -208,7 +216,7 @@ def fill(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in PAGES:
+    for page in [DOCS / name for name in sys.argv[1:]] or PAGES:
         text = page.read_text()
         page.write_text(fill(text))
         for _, kind, name, _ in MARK.findall(text):

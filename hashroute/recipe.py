@@ -16,7 +16,9 @@ Profile = Literal["paper", "default"]
 """paper: the published recipe of a scenario. default: our recommended one."""
 
 MOST_WEIGHTS = 2**27
-"""Weights of the first layer of a head, at most."""
+"""Weights of the hidden layers of a head, at most."""
+MOST_LAYERS = 20
+"""Hidden layers of a head, at most."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class HeadSpec:
     activation: Literal["leaky_relu", "relu"] = "leaky_relu"
 
     def __post_init__(self) -> None:
+        if len(self.widths) > MOST_LAYERS:
+            raise ValueError(f"a head has {len(self.widths):,} hidden layers: expected at most {MOST_LAYERS}")
         if len(self.widths) != len(self.dropout):
             raise ValueError(
                 f"a head has {len(self.widths)} hidden layers and {len(self.dropout)} dropout rates: give one per layer"
@@ -82,10 +86,11 @@ class Recipe:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} of a recipe is {value!r}: expected a whole number of at least {least}")
-        if self.features * max(self.head.widths, default=1) > MOST_WEIGHTS:
+        sizes = (self.features, *self.head.widths)
+        if sum(before * after for before, after in zip(sizes, (*sizes[1:], 1), strict=True)) > MOST_WEIGHTS:
             raise ValueError(
                 f"a recipe has {self.features:,} features and a head of {self.head.widths}: "
-                f"expected at most {MOST_WEIGHTS:,} weights in a layer"
+                f"expected at most {MOST_WEIGHTS:,} weights"
             )
         bounds = {"learning_rate": math.inf, "weight_decay": math.inf, "feature_scale": 1e6, "label_smoothing": 1.0}
         for name, high in bounds.items():

@@ -18,6 +18,8 @@ from hashroute.storage import read_bounded
 
 MOST_BYTES = 2**26
 """A JSON file that is larger is not read."""
+MOST_VALUES = 2**22
+"""Values in a JSON text, at most: the smallest of them take a hundred times the memory of their text."""
 DEEPEST = 40
 """Lists and objects inside each other, at most."""
 LONGEST = 80
@@ -67,6 +69,9 @@ def _named(path: Path, advice: str) -> Iterator[None]:
 
 def parse_json(text: str | bytes, kind: Any = Any) -> Any:
     """The value of a JSON text, which must be of this kind."""
+    marks: Any = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
+    if sum(map(text.count, marks)) > MOST_VALUES:
+        raise ValueError(f"it has more than {MOST_VALUES:,} values")
     try:
         value = json.loads(text)
     except RecursionError:

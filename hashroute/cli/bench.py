@@ -192,7 +192,9 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
             failures = sweep.run(settings.jobs, on_result, on_failure, engine)
     if sweep.comparison.runs:
         console.print(to_terminal(headline(sweep.comparison)))
-    say(console, f"results in {path}" if path.exists() else f"{path} is missing: it was removed, or the disk is full")
+    kept = f" of {len(sweep.runs) - len(sweep.left)} of {len(sweep.runs)} runs" if failures else ""
+    there = f"results{kept} in {path}" if path.exists() else f"{path} is missing: it was removed, or the disk is full"
+    say(console, there)
     for failure in failures:
         say(console, failure)
     if failures:

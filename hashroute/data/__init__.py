@@ -2,7 +2,15 @@
 
 from hashroute.data.files import data_folder
 from hashroute.data.readers import Dataset
-from hashroute.data.sets import DATASETS, DatasetSpec, Status, check_name, dataset_status, load_dataset
+from hashroute.data.sets import (
+    DATASETS,
+    DatasetSpec,
+    Status,
+    check_name,
+    dataset_status,
+    differing_files,
+    load_dataset,
+)
 
 __all__ = [
     "DATASETS",
@@ -12,5 +20,6 @@ __all__ = [
     "check_name",
     "data_folder",
     "dataset_status",
+    "differing_files",
     "load_dataset",
 ]

@@ -158,8 +158,13 @@ def dataset_status(name: str) -> Status:
         dataset = load_dataset(name)
     except (ValueError, OSError) as error:
         return Status(name, folder, (), str(error), None)
-    differing = tuple(file for source in spec.sources for file in source.differing(folder))
-    return Status(name, folder, (), None, (len(dataset.train), len(dataset.test)), differing)
+    return Status(name, folder, (), None, (len(dataset.train), len(dataset.test)), differing_files(name))
+
+
+def differing_files(name: str) -> tuple[str, ...]:
+    """The files of a data set that are not those that were published, by their sums."""
+    folder = data_folder() / DATASETS[name].folder
+    return tuple(file for source in DATASETS[name].sources for file in source.differing(folder))
 
 
 def load_dataset(name: str) -> Dataset:

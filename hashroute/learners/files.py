@@ -6,13 +6,14 @@ while it saves leaves the old model or the new one, and whoever reads meanwhile 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import NotRequired
 
 from hashroute.learners.objectives import OBJECTIVES, Objective, find_objective
@@ -198,20 +199,28 @@ def check_fits(
     if backbone is not None or "stem" in description or not kind.__module__.startswith("hashroute."):
         return
     check(kind.saved_options(description["options"]), kind.Options, "options")
+    check_size(lambda: build(kind, description), sum(tensor.numel() for tensor in state.values()))
+
+
+def check_size(make: Callable[[], nn.Module], stored: int) -> None:
+    """Raise an error if a module would take much more memory than this many stored numbers.
+
+    It is made without memory. Maps count that are computed meanwhile, to see how large they are.
+    """
     largest = 0
 
     def note(module: object, given: object, output: object) -> None:  # noqa: ARG001
         nonlocal largest
-        largest = max(largest, output.numel() if isinstance(output, Tensor) else 0)
+        if isinstance(output, Tensor) and output.is_meta:  # not that of another thread
+            largest = max(largest, output.numel())
 
     hook = torch.nn.modules.module.register_module_forward_hook(note)
     try:
         with torch.device("meta"):
-            planned = build(kind, description).state_dict()
+            planned = make().state_dict()
     finally:
         hook.remove()
     needed = sum(tensor.numel() for tensor in planned.values() if isinstance(tensor, Tensor))
-    stored = sum(tensor.numel() for tensor in state.values())
     if needed > 2 * stored + 2**20 or largest > MOST_MAPS:
         raise ValueError(f"it describes {needed:,} numbers and maps of {largest:,}, its tensors hold {stored:,}")
 
@@ -230,7 +239,7 @@ def load_state(learner: Learner, state: dict[str, Tensor]) -> None:
     for name, tensor in state.items():
         part, _, rest = name.partition(".")
         if part == "random":
-            learner.random.state = tensor.cpu()
+            learner.random.restore(tensor)
         else:
             parts[part][rest] = tensor.to(learner.device)
     learner.load_state_dict(parts["weights"])

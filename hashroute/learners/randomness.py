@@ -19,6 +19,11 @@ class RandomStream:
     def __init__(self, seed: int) -> None:
         self.state = torch.Generator().manual_seed(seed % 2**63).get_state()
 
+    def restore(self, state: Tensor) -> None:
+        """Continue from the state of another stream; an error if it is none."""
+        torch.Generator().set_state(state.cpu())
+        self.state = state.cpu()
+
     @contextmanager
     def use(self, device: torch.device) -> Iterator[None]:
         """Draw from this stream until the end of the block."""

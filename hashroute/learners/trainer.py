@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +18,21 @@ from hashroute import devices, distributed
 from hashroute.learners.entries import Batch, EpochLog, TaskEntry
 from hashroute.learners.maps import Maps
 from hashroute.recipe import Recipe
+from hashroute.schema import check
 from hashroute.tasks import Task, read_batches
 
 if TYPE_CHECKING:
     from hashroute.learners.learner import Learner
+
+
+class TrainingValues(TypedDict):
+    """The training that is under way, in a checkpoint."""
+
+    tasks: list[int]
+    epoch: int
+    optimizer: dict[str, Any]
+    schedule: dict[str, Any] | None
+    scratch: dict[str, Tensor]
 
 
 @dataclass
@@ -206,6 +217,7 @@ class Trainer:
 
     def restore(self, checkpoint: dict[str, Any], tasks: Sequence[Task]) -> None:
         """Continue the training that `checkpoint` described; tasks: those that were being learned."""
+        check(checkpoint, TrainingValues, "training")
         learner = self.learner
         learner.scratch = {name: tensor.to(learner.device) for name, tensor in checkpoint["scratch"].items()}
         entries = [learner.tasks[index] for index in checkpoint["tasks"]]
@@ -213,10 +225,12 @@ class Trainer:
             entry.held = task
         self._start(entries)
         state = self.state
+        if not 0 <= checkpoint["epoch"] <= self.epochs:
+            raise ValueError(f"epoch {checkpoint['epoch']} of {self.epochs}")
         state.epoch = checkpoint["epoch"]
         _load_optimizer(state, checkpoint["optimizer"])
         if state.schedule is not None:
-            state.schedule.load_state_dict(checkpoint["schedule"])
+            _load_schedule(state.schedule, checkpoint["schedule"])
 
     # ---------------------------------------------------------------- parts
 
@@ -362,6 +376,19 @@ def _load_optimizer(training: TrainingState, state: dict[str, Any]) -> None:
             shapes = (weight.shape,) if name.startswith("exp_") else (weight.shape, torch.Size([]))
             if not isinstance(value, Tensor) or value.shape not in shapes or not value.is_floating_point():
                 raise ValueError(f"{name} of the optimiser does not fit a weight of shape {tuple(weight.shape)}")
+
+
+def _load_schedule(schedule: LRScheduler, values: dict[str, Any]) -> None:
+    """Load how far a schedule is; an error if it is the state of another one."""
+    fresh = schedule.state_dict()
+    moving = {"last_epoch": int, "_step_count": int, "_last_lr": list}
+    if _kinds(values) != _kinds(fresh) or any(values[name] != fresh[name] for name in fresh.keys() - moving.keys()):
+        raise ValueError("the schedule of the learning rate is another one")
+    check(values["_last_lr"], list[float], "_last_lr")
+    steps = fresh.get("total_steps", values["last_epoch"])
+    if len(values["_last_lr"]) != len(fresh["_last_lr"]) or not 0 <= values["last_epoch"] <= steps:
+        raise ValueError(f"the schedule of the learning rate is at step {values['last_epoch']} of {steps}")
+    schedule.load_state_dict(values)
 
 
 def _kinds(group: dict[str, Any]) -> dict[str, type]:

@@ -79,7 +79,8 @@ class FurtherLearner(KeptLearner):
     ) -> None:
         super().__init__(store, settings, {BEFORE: known}, shared, epochs, known.private)
         self.known = known
-        self.old = ClassStatistics.from_tensors(store.tensors(known.objects["statistics"]))
+        stored = store.tensors(known.objects["statistics"])
+        self.old = ClassStatistics.from_tensors(stored, len(known.classes), self.feature_count())
         self.found: Further | None = None
 
     # ---------------------------------------------------------------- hooks of a learner

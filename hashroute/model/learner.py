@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from hashroute.learners.entries import TaskEntry
+from hashroute.learners.files import check_size
 from hashroute.learners.growth import Decision, HRNEntry
 from hashroute.learners.hrn import HRN
 from hashroute.learners.randomness import RandomStream
@@ -20,8 +21,25 @@ from hashroute.model.records import ModelSettings, TaskRecord
 from hashroute.model.store import Store
 from hashroute.nn.closed_form import ClosedForm
 from hashroute.nn.gaussian import all_ranges
-from hashroute.schema import shown
+from hashroute.schema import check, shown
 from hashroute.tasks import Task
+
+
+class LessonValues(TypedDict):
+    """A lesson that is under way, in a checkpoint."""
+
+    entry: dict[str, Any]
+    head: dict[str, Tensor]
+    path: dict[str, Tensor] | None
+    parent: int | None
+    training: dict[str, Any]
+    random: Tensor
+
+
+MOST_UNSTORED = 2**25
+"""Numbers that settings may ask for, whatever is stored: a model without tasks has nothing yet."""
+MANY_CLASSES = 1000
+"""The modules of a task with more classes are made when their file has proved to be as large."""
 
 
 class Unread(nn.Module):
@@ -66,6 +84,7 @@ class KeptLearner(HRN):
         epochs: int | None = None,
         private: bool = False,
     ) -> None:
+        self._check_size(store, settings, records, shared)
         recipe = settings.recipe if epochs is None else replace(settings.recipe, epochs=(epochs,))
         super().__init__(settings.image_shape, recipe, settings.options, settings.seed, backbone=settings.code)
         if self.backbone.stem is not None:
@@ -94,6 +113,32 @@ class KeptLearner(HRN):
             )
         self.eval()
 
+    @staticmethod
+    def _check_size(
+        store: Store, settings: ModelSettings, records: Mapping[str, TaskRecord], shared: str | None
+    ) -> None:
+        """Raise an error if settings ask for much more memory than the objects of the model take, or for large maps.
+
+        Frozen stems, and code that a user names, have a known size.
+        """
+        if settings.stem is not None or settings.code is not None:
+            return
+
+        def make() -> nn.Module:
+            learner = HRN(settings.image_shape, settings.recipe, settings.options, settings.seed)
+            for record in list(records.values())[:1]:
+                learner.add_task(HRNEntry(0, "", record.classes))
+                learner.encoder.grow()
+                nn.Sequential(*learner.encoder.paths[0])(torch.zeros(1, *settings.image_shape))
+            return learner
+
+        names = {shared, *(name for record in list(records.values())[:1] for name in record.objects.values())}
+        stored = sum(store.size(name) for name in names if name is not None)
+        try:
+            check_size(make, max(stored, MOST_UNSTORED))
+        except ValueError as error:
+            raise ValueError(f"the settings of the model are damaged ({error}): restore manifest.json") from None
+
     def _entry(self, index: int, name: str, record: TaskRecord) -> HRNEntry:
         decision = Decision.from_dict(record.decision) if record.decision else Decision(name)
         path, memory = (
@@ -116,14 +161,15 @@ class KeptLearner(HRN):
         """Read the shared head, and add what private tasks keep to themselves."""
         assert self.shared is not None
         if shared is not None:
-            self._filled(self.shared, shared)
+            head = self.shared
+            self._filled(lambda: head, shared)
         elif records:  # all are private
             self.shared.fixed.draw(self.seed)
         self.shared_sums, self.shared.sums = self.shared.sums, copy.deepcopy(self.shared.sums)
         for entry, record in zip(self.entries, records.values(), strict=True):
             if "sums" in record.objects:
                 own = ClosedForm(self.shared.sums.features)
-                self._filled(own, record.objects["sums"])
+                self._filled(lambda own=own: own, record.objects["sums"])  # type: ignore[misc]
                 first = self.shared.sums.classes
                 self.shared.sums.merge(own, first + torch.arange(own.classes))
                 entry.columns = tuple(first + column for column in entry.columns)
@@ -131,17 +177,21 @@ class KeptLearner(HRN):
 
     def _read_columns(self, index: int) -> nn.Module:
         assert self.shared is not None
-        columns = Columns(self.shared.sums.features, len(self.tasks[index].class_names))
-        return self._filled(columns, self.column_names[index])
+        features, classes = self.shared.sums.features, len(self.tasks[index].class_names)
+        return self._filled(lambda: Columns(features, classes), self.column_names[index], classes)
 
     def _read_memories(self) -> None:
-        self.memories.reserve(len(self.memory_names))
-        for place, name in enumerate(self.memory_names):
+        stored = []
+        for name in self.memory_names:  # all are read first: a missing one takes no memory
             found = self.store.tensors(name)
             if "ranges" in found:
                 found["ranges"] = all_ranges(found["ranges"])
             for part, buffer in self.memories.named_buffers():
-                _check_shape(found, part, buffer[place].shape, name)
+                _check_shape(found, part, buffer.shape[1:], name)
+            stored.append(found)
+        self.memories.reserve(len(stored))
+        for place, found in enumerate(stored):
+            for part, buffer in self.memories.named_buffers():
                 buffer[place] = found[part]
 
     def new_head(self, entry: TaskEntry) -> nn.Module:
@@ -150,16 +200,21 @@ class KeptLearner(HRN):
         return self.objective.new_head(self.feature_count(), entry, scale)
 
     def _read_head(self, index: int) -> nn.Module:
-        return self._filled(self.new_head(self.tasks[index]), self.head_names[index])
+        task = self.tasks[index]
+        return self._filled(lambda: self.new_head(task), self.head_names[index], len(task.class_names))
 
     def _read_path(self, index: int) -> nn.Module:
-        return self._filled(self.backbone.new_levels(), self.path_names[index]).requires_grad_(False)
+        return self._filled(self.backbone.new_levels, self.path_names[index]).requires_grad_(False)
 
-    def _filled(self, module: nn.Module, name: str) -> nn.Module:
+    def _filled(self, make: Callable[[], nn.Module], name: str, classes: int = 0) -> nn.Module:
         """A module with the weights of an object. Random numbers that its start draws do not count."""
+        found = self.store.tensors(name)
         try:
-            module.load_state_dict(self.store.tensors(name))
-        except RuntimeError:
+            if classes > MANY_CLASSES:
+                check_size(make, sum(tensor.numel() for tensor in found.values()))
+            module = make()
+            module.load_state_dict(found)
+        except (RuntimeError, ValueError):
             raise ValueError(f"object {name} does not fit the model: run hashroute verify") from None
         return module.to(self._place).eval()
 
@@ -199,7 +254,9 @@ class KeptLearner(HRN):
 
     def restore(self, checkpoint: dict[str, Any], task: Task) -> Trainer:
         """Continue a task from a checkpoint of a learner with the same tasks."""
+        check(checkpoint, LessonValues)
         entry = HRNEntry.from_dict(checkpoint["entry"], len(self.tasks))
+        self._check_entry(entry, task, checkpoint["path"] is not None, checkpoint["parent"])
         with self.random.use(self.device):
             self.add_task(entry)
             if checkpoint["path"] is not None:
@@ -210,8 +267,25 @@ class KeptLearner(HRN):
         self.to(self._place).eval()
         trainer = Trainer(self)
         trainer.restore(checkpoint["training"], [task])
-        self.random.state = checkpoint["random"]
+        self.random.restore(checkpoint["random"])
         return trainer
+
+    def _check_entry(self, entry: HRNEntry, task: Task, grown: bool, parent: int | None) -> None:
+        """Raise an error unless this is what a lesson about a task knows before its end."""
+        fresh, known = HRNEntry.of(task, entry.index), self.entries
+        same = ("name", "class_names", "mean", "std", "memory")
+        own = [(fresh.columns, fresh.mirror), *((each.columns, each.mirror) for each in known)]
+        paths = [len(self.path_names)] if grown else list(range(len(self.path_names)))
+        decision = entry.decision
+        if (
+            any(getattr(entry, name) != getattr(fresh, name) for name in same)
+            or (entry.columns, entry.mirror) not in own
+            or entry.path not in paths
+            or entry.domain not in range(len(self.domain_names) + 1)
+            or parent not in (None, *range(len(self.path_names)))
+            or (decision is not None and decision.looks_like not in (None, *(each.name for each in known)))
+        ):
+            raise ValueError("its task is another one")
 
     def store_task(self, entry: HRNEntry) -> tuple[dict[str, str], str, str | None]:
         """Write the objects of a task that was just learned; returns them, its domain, and the parent of its path."""

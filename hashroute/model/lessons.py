@@ -22,7 +22,7 @@ from hashroute.model.learner import KeptLearner
 from hashroute.model.records import ModelSettings, TaskRecord
 from hashroute.model.sources import Source
 from hashroute.model.statistics import ClassStatistics
-from hashroute.model.store import Manifest, Store
+from hashroute.model.store import MOST_TASKS, Manifest, Store
 from hashroute.tasks import Split, Task
 
 FEWEST_EPOCHS, MOST_EPOCHS = 10, 60
@@ -97,6 +97,8 @@ def learn(
         raise ValueError(
             f"{lesson.task!r} has one class, {lesson.source.classes[0]!r}: expected at least two in the first task"
         )
+    if known is None and len(records) >= MOST_TASKS:
+        raise ValueError(f"the model has {len(records):,} tasks, which is the most: begin another one")
     digest = distributed.first(lesson.source.fingerprint)
     if known is not None and digest in known.sources:
         notes = ["these images were learned before: nothing was changed"]
@@ -107,19 +109,23 @@ def learn(
     report.notes += [*lesson.source.notes, *_choices(lesson.source, task, settings, not manifest.settings)]
     if known is None:
         seen = {name: record for name, record in records.items() if not record.private}
-        learner = KeptLearner(store, settings, seen, manifest.shared, epochs, lesson.private).to(device)
     else:
         if "statistics" not in known.objects:
             raise ValueError(
                 f"task {task.name!r} was imported and cannot learn further: learn its images under another name"
             )
         seen = {lesson.task: known}
-        learner = FurtherLearner(store, settings, known, manifest.shared, epochs).to(device)
+
+    def new_learner() -> KeptLearner:
+        if known is None:
+            return KeptLearner(store, settings, seen, manifest.shared, epochs, lesson.private).to(device)
+        return FurtherLearner(store, settings, known, manifest.shared, epochs).to(device)
+
     checkpoint = _Checkpoint(
         store.checkpoint(lesson.task, manifest.tasks.get(lesson.task)),
         _key(lesson, settings, seen, epochs, digest),
     )
-    splits = _train(store, learner, task, checkpoint, report, progress)
+    learner, splits = _learned(store, new_learner, task, checkpoint, report, progress)
 
     def commit() -> LearnReport:
         if isinstance(learner, FurtherLearner):
@@ -148,40 +154,70 @@ def _choices(source: Source, task: Task, settings: ModelSettings, new: bool) -> 
     return chosen
 
 
-def _train(
+Watch = bool | Callable[[Progress], None] | None
+Splits = tuple[Split, Split]
+"""What was trained on and what was held out. With a frozen stem, these are maps, which are computed once."""
+
+
+def _learned(
     store: Store,
-    learner: KeptLearner,
+    new_learner: Callable[[], KeptLearner],
     task: Task,
     checkpoint: _Checkpoint,
     report: LearnReport,
-    progress: bool | Callable[[Progress], None] | None,
-) -> tuple[Split, Split]:
-    """Train to the end, from the checkpoint if there is one; returns what was trained on and held out.
+    progress: Watch,
+) -> tuple[KeptLearner, Splits]:
+    """A learner that was trained to the end, from the checkpoint if there is one that can be used."""
+    learner = new_learner()
+    try:
+        trainer = checkpoint.resume(learner, task)
+        if trainer is not None:
+            report.resumed_at = trainer.state.epoch
+            return learner, _train(store, learner, trainer, checkpoint, progress, resumed=True)
+    except checkpoints.UnfitError as error:
+        report.notes.append(f"its checkpoint cannot be used ({error}): the lesson began anew")
+        report.resumed_at, learner = None, new_learner()
+    trainer = learner.start(task)
+    checkpoint.write(store, learner)
+    return learner, _train(store, learner, trainer, checkpoint, progress)
 
-    With a frozen stem, these are maps, which are computed once.
-    """
-    trainer = checkpoint.resume(learner, task)
-    if trainer is None:
-        trainer = learner.start(task)
-        checkpoint.write(store, learner)
-    else:
-        report.resumed_at = trainer.state.epoch
-    with progress_bar(trainer, progress if isinstance(progress, bool) else None if progress is None else False) as bar:
+
+def _train(
+    store: Store,
+    learner: KeptLearner,
+    trainer: Trainer,
+    checkpoint: _Checkpoint,
+    progress: Watch,
+    resumed: bool = False,
+) -> Splits:
+    """Train to the end. resumed: what was read may turn out not to fit."""
+    own_bar = progress if isinstance(progress, bool) else None if progress is None else False
+    entry, told = learner.entries[-1], progress if callable(progress) and distributed.is_first() else None
+    task, outside = entry.data, False
+    with progress_bar(trainer, own_bar) as bar:
         done = trainer.state.epoch * len(task.train)
 
         def advance(images: int) -> None:
-            nonlocal done
+            nonlocal done, outside
             done += images
             if bar is not None:
                 bar(images)
-            if callable(progress) and distributed.is_first():
-                progress(Progress(task.name, trainer.state.epoch, trainer.epochs, done, trainer.images))
+            if told is not None:
+                outside = True
+                told(Progress(task.name, trainer.state.epoch, trainer.epochs, done, trainer.images))
+                outside = False
 
-        while not trainer.done:
-            trainer.run_epoch(advance)
-            checkpoint.write(store, learner)
-    maps = dict(learner.entries[-1].maps)
-    trainer.finish()
+        try:
+            while not trainer.done:
+                trainer.run_epoch(advance)
+                checkpoint.write(store, learner)
+            maps = dict(entry.maps)
+            trainer.finish()
+        except checkpoints.RAW:
+            if outside or not resumed:
+                raise
+            with checkpoints.fitting(*checkpoints.RAW):
+                raise
     return maps.get(task.train, task.train), maps.get(task.validation, task.validation)
 
 
@@ -297,15 +333,13 @@ class _Checkpoint:
         distributed.first(write)
 
     def resume(self, learner: KeptLearner, task: Task) -> Trainer | None:
-        """Continue from it, if it belongs to the same lesson."""
-        checkpoint = distributed.first(self._read)
-        return None if checkpoint is None else learner.restore(checkpoint, task)
+        """Continue from it, if it belongs to the same lesson; an `UnfitError` if it cannot be used."""
+        with checkpoints.fitting():
+            checkpoint = distributed.first(self._read)
+            return None if checkpoint is None else learner.restore(checkpoint, task)
 
     def _read(self) -> dict[str, Any] | None:
         if not self.path.exists():
             return None
-        try:
-            checkpoint = checkpoints.unpack(self.path)
-        except ValueError:  # whatever is wrong with it, the task can be learned from its beginning
-            return None
-        return checkpoint if checkpoint.get("key") == self.key else None
+        checkpoint = checkpoints.unpack(self.path)
+        return checkpoint if checkpoint.pop("key", None) == self.key else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, TypedDict
@@ -14,6 +15,8 @@ from hashroute.nn.pretrained import check_trusted, is_file
 from hashroute.recipe import Recipe, recipe_for
 from hashroute.schema import Range, check, one_line
 
+MOST_PIXELS = 2**24
+"""Numbers in an image, at most."""
 SMALL = "small"
 """The backbone that is built for the size of the images."""
 
@@ -76,6 +79,8 @@ class ModelSettings:
         """The settings that `to_dict` described."""
         try:
             check(values, _Settings)
+            if math.prod(values["image_shape"]) > MOST_PIXELS:
+                raise ValueError(f"images of {values['image_shape']}: expected at most {MOST_PIXELS:,} numbers")
             shape, options = tuple(values["image_shape"]), options_from_dict(HRN, HRN.saved_options(values["options"]))
             recipe, stem = Recipe.from_dict(values["recipe"]), values.get("stem")
             return cls(shape, str(values["backbone"]), values["seed"], recipe, options, stem and dict(stem))

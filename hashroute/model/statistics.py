@@ -104,10 +104,15 @@ class ClassStatistics:
         return {"counts": self.counts, "means": self.means, **parts}
 
     @classmethod
-    def from_tensors(cls, found: dict[str, Tensor]) -> ClassStatistics:
-        """The statistics that `tensors` gave."""
-        try:
-            spread = Spread(found["directions"], found["variances"], found["rest"])
-            return cls(found["counts"], found["means"], spread)
-        except KeyError as error:
-            raise ValueError(f"statistics of features lack {error}: run hashroute verify") from None
+    def from_tensors(cls, found: dict[str, Tensor], classes: int, features: int) -> ClassStatistics:
+        """The statistics that `tensors` gave, of this many classes and features."""
+        count = len(found["variances"]) if "variances" in found and found["variances"].dim() == 1 else 0
+        shapes = {"counts": (classes,), "means": (classes, features), "directions": (count, features)}
+        shapes |= {"variances": (count,), "rest": ()}
+        for name, shape in shapes.items():
+            if name not in found or found[name].shape != shape or found[name].is_floating_point() == (name == "counts"):
+                raise ValueError(f"{name} of the statistics of features do not fit the model: run hashroute verify")
+        if (found["counts"] < 0).any():
+            raise ValueError("counts of the statistics of features are below 0: run hashroute verify")
+        spread = Spread(found["directions"], found["variances"], found["rest"])
+        return cls(found["counts"], found["means"], spread)

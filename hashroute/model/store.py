@@ -43,8 +43,10 @@ MOST_CHANGES = 20
 """Changes that can be undone, beside those of private tasks: each keeps a shared head."""
 MOST_BYTES = {".json": 2**24, ".safetensors": 2**34}
 """Objects that are larger are not read."""
-MOST_MANIFEST = 2**28
+MOST_MANIFEST = 2**25
 """A larger manifest is not read."""
+MOST_TASKS = 10_000
+"""Tasks of a model, at most: each takes memory even before it is asked."""
 TRIES = 10
 """How often something is read that others change meanwhile."""
 
@@ -199,6 +201,8 @@ class Store:
             tuple(Change(**change) for change in plain["history"]),
             plain.get("shared"),
         )
+        if len(manifest.tasks) > MOST_TASKS:
+            raise ValueError(f"{self._manifest} is damaged: it has {len(manifest.tasks):,} tasks")
         for name in manifest.records() | manifest.shared_heads():
             self._place(name)
         return manifest

@@ -3,6 +3,7 @@
 from hashroute.scenarios.registry import (
     ScenarioSpec,
     find_scenario,
+    has_published_images,
     load_scenario,
     published_results,
     register_scenario,
@@ -14,6 +15,7 @@ from hashroute.scenarios.registry import (
 __all__ = [
     "ScenarioSpec",
     "find_scenario",
+    "has_published_images",
     "load_scenario",
     "published_results",
     "register_scenario",

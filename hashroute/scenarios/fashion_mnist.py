@@ -28,7 +28,11 @@ PUBLISHED_RESULTS = {
 
 
 @register_scenario(
-    "fashion-mnist", epochs=(10, 5), published_recipe=PUBLISHED_RECIPE, published_results=PUBLISHED_RESULTS
+    "fashion-mnist",
+    epochs=(10, 5),
+    published_recipe=PUBLISHED_RECIPE,
+    published_results=PUBLISHED_RESULTS,
+    datasets=("fashion-mnist", "mnist"),
 )
 def fashion_mnist() -> Scenario:
     """Ten garments, then ten digits."""

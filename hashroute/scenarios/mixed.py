@@ -21,7 +21,7 @@ STREAM = (
 TITLES = {"svhn": "SVHN", "mnist": "MNIST", "fashion-mnist": "Fashion"}
 
 
-@register_scenario("mixed", epochs=(8,))
+@register_scenario("mixed", epochs=(8,), datasets=tuple(sorted(set(STREAM))))
 def mixed() -> Scenario:
     """SVHN, CIFAR, MNIST, CIFAR, Fashion, CIFAR, SVHN, CIFAR, MNIST, CIFAR: 5,000 images each, 32 x 32, in colour.
 

@@ -27,7 +27,11 @@ PUBLISHED_RESULTS = {
 
 
 @register_scenario(
-    "pairwise-mnist", epochs=(5,), published_recipe=PUBLISHED_RECIPE, published_results=PUBLISHED_RESULTS
+    "pairwise-mnist",
+    epochs=(5,),
+    published_recipe=PUBLISHED_RECIPE,
+    published_results=PUBLISHED_RESULTS,
+    datasets=("mnist",),
 )
 def pairwise_mnist() -> Scenario:
     """MNIST as five pairs of digits: 0 or 1, 2 or 3, ..., 8 or 9."""

@@ -42,6 +42,8 @@ class ScenarioSpec:
     """Of the default recipe, task by task; the last number is used for all later tasks."""
     published_recipe: Recipe | None = None
     published_results: PublishedResults = field(default_factory=dict)
+    datasets: tuple[str, ...] = ()
+    """The data sets that its images come from; none if they come from elsewhere."""
 
     def recipe(self, image_shape: tuple[int, ...], classes: int, profile: Profile = "default") -> Recipe:
         """The recipe for images of this shape and tasks of at most `classes` classes."""
@@ -67,6 +69,7 @@ def register_scenario(
     epochs: tuple[int, ...] = (10,),
     published_recipe: Recipe | None = None,
     published_results: PublishedResults | None = None,
+    datasets: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Scenario]], Callable[..., Scenario]]:
     """Decorate a function that makes a scenario: `load_scenario` and the commands then find it by this name.
 
@@ -76,7 +79,7 @@ def register_scenario(
 
     def register(make: Callable[..., Scenario]) -> Callable[..., Scenario]:
         summary = SUMMARIES.get(name) or (inspect.getdoc(make) or "").partition("\n")[0]
-        spec = ScenarioSpec(name, summary, make, epochs, published_recipe, published_results or {})
+        spec = ScenarioSpec(name, summary, make, epochs, published_recipe, published_results or {}, datasets)
         SCENARIOS.add(name, spec, make.__module__)
         return make
 
@@ -120,6 +123,16 @@ def scenario_recipe(scenario: Scenario, profile: Profile = "default") -> Recipe:
     known = scenario.name in scenario_names()
     spec = find_scenario(scenario.name) if known else ScenarioSpec(scenario.name, "", lambda: scenario)
     return spec.recipe(scenario.image_shape, max(task.classes for task in scenario.tasks), profile)
+
+
+def has_published_images(scenario: Scenario, fraction: float = 1.0) -> bool:
+    """Whether a scenario is the registered one of this name, made of data sets whose files are those published."""
+    from hashroute.data import differing_files
+
+    datasets = find_scenario(scenario.name).datasets if scenario.name in scenario_names() else ()
+    if not datasets or any(map(differing_files, datasets)):
+        return False
+    return load_scenario(scenario.name, fraction).digest == scenario.digest
 
 
 def published_results(name: str) -> PublishedResults:

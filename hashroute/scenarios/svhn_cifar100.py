@@ -40,7 +40,11 @@ PUBLISHED_RESULTS = {
 
 
 @register_scenario(
-    "svhn-cifar100", epochs=(5, 10), published_recipe=PUBLISHED_RECIPE, published_results=PUBLISHED_RESULTS
+    "svhn-cifar100",
+    epochs=(5, 10),
+    published_recipe=PUBLISHED_RECIPE,
+    published_results=PUBLISHED_RESULTS,
+    datasets=("svhn", "cifar-100"),
 )
 def svhn_cifar100() -> Scenario:
     """House numbers, then CIFAR-100 in ten tasks of ten classes."""

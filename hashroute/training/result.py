@@ -11,7 +11,7 @@ from hashroute.schema import check, one_line, parse_json
 from hashroute.storage import read_bounded, write_json
 
 Row = list[float | None]
-MOST_BYTES = 2**28
+MOST_BYTES = 2**26
 """A larger result file is not read."""
 
 

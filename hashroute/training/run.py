@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -13,6 +13,7 @@ import torch
 
 from hashroute import distributed
 from hashroute.learners import files, find_learner
+from hashroute.learners.checkpoints import RAW
 from hashroute.learners.entries import EpochLog
 from hashroute.learners.learner import Learner
 from hashroute.learners.options import options_from_dict, options_to_dict, searched_options
@@ -160,6 +161,7 @@ def run(
                 model = _rebuild(learner, kind, checkpoint["description"], checkpoint["state"])
                 progress = _Progress(scenario, model.to(device), settings)
                 progress.load_state(checkpoint)
+                progress.resumed_from = kept.checkpoint
         for record in progress.epochs():
             distributed.first(partial(_keep, kept, record, progress, checkpoints, on_epoch))
         distributed.first(partial(_finish, kept, progress, keep_samples))
@@ -217,6 +219,8 @@ class _Progress:
         result = settings.new_result()
         result.score_name, result.score_percent = self.score
         self.evaluation = Evaluation(scenario, evaluate_on, result)
+        self.resumed_from: Path | None = None
+        """The checkpoint that it was continued from."""
 
     @property
     def score(self) -> Score:
@@ -228,20 +232,28 @@ class _Progress:
         learner, trainer, result = self.learner, Trainer(self.learner), self.evaluation.result
         torch.optim.Adam([torch.zeros(1)])  # the first one in a process imports for seconds, which is not training
         while len(learner.tasks) < len(self.tasks) or learner.training_state is not None:
-            if learner.training_state is None:
-                start = clock(learner.device)
-                trainer.begin(*(self.tasks if learner.at_once else self.tasks[len(learner.tasks) :][:1]))
-                result.seconds += clock(learner.device) - start
-            log = trainer.run_epoch()
-            result.seconds += log.seconds
-            result.images += log.images
-            record = distributed.first(partial(self._record, trainer, log))
-            if trainer.done:
-                start = clock(learner.device)
-                trainer.finish()
-                result.seconds += clock(learner.device) - start
-                record |= distributed.first(lambda: self.evaluation.after_task(learner))
+            # Only what uses the parts of a checkpoint shows whether all of them fit.
+            with nullcontext() if self.resumed_from is None else usable(self.resumed_from, *RAW):
+                record = self._epoch(trainer, result)
             yield record
+
+    def _epoch(self, trainer: Trainer, result: RunResult) -> dict[str, Any]:
+        """Train for an epoch, and measure after the last one of a task; returns its record."""
+        learner = self.learner
+        if learner.training_state is None:
+            start = clock(learner.device)
+            trainer.begin(*(self.tasks if learner.at_once else self.tasks[len(learner.tasks) :][:1]))
+            result.seconds += clock(learner.device) - start
+        log = trainer.run_epoch()
+        result.seconds += log.seconds
+        result.images += log.images
+        record = distributed.first(partial(self._record, trainer, log))
+        if trainer.done:
+            start = clock(learner.device)
+            trainer.finish()
+            result.seconds += clock(learner.device) - start
+            record |= distributed.first(lambda: self.evaluation.after_task(learner))
+        return record
 
     def _record(self, trainer: Trainer, log: EpochLog) -> dict[str, Any]:
         """What the log of the run gets after an epoch."""

@@ -22,7 +22,7 @@ from hashroute.training.result import ACCURACY, DecisionValues, Row, RunResult, 
 if TYPE_CHECKING:  # a live table or a report reads folders without it
     from hashroute.learners.learner import Learner
 
-MOST_BYTES = 2**30
+MOST_BYTES = 2**26
 """A larger log is not read."""
 WAIT = 5
 """Seconds that a writer waits for another one to end."""
@@ -95,23 +95,13 @@ class SampleValues(TypedDict, total=False):
     projections: list[float] | None
 
 
-class TrainingValues(TypedDict):
-    """The training of a task that is under way, in a checkpoint."""
-
-    tasks: list[int]
-    epoch: int
-    optimizer: dict[str, Any]
-    schedule: dict[str, Any] | None
-    scratch: dict[str, Any]
-
-
 class CheckpointValues(TypedDict):
     """The content of checkpoint.pt."""
 
     log_length: Annotated[int, Range(0, MOST_BYTES)]
     description: dict[str, Any]
     state: dict[str, Any]
-    training: TrainingValues | None
+    training: dict[str, Any] | None
     result: dict[str, Any]
     paths: list[Any]
 
@@ -246,8 +236,12 @@ class RunFolder:
     def check(self, settings: RunSettings) -> None:
         """Raise an error unless the folder holds a run with these settings."""
         kept = read_json(self.path / "settings.json", dict, advice=START_AGAIN)
-        given = json.loads(json.dumps(vars(settings)))
-        differs = differences({**kept, "data": kept.get("data") or settings.data}, given)
+        if settings.data is not None and kept.get("data") is None:
+            raise ValueError(
+                f"{self.path} holds a run of an earlier version, which does not say from which images it is: "
+                f"{START_AGAIN}, or choose another one"
+            )
+        differs = differences(kept, json.loads(json.dumps(vars(settings))))
         if differs:
             raise ValueError(
                 f"{self.path} holds a run with other settings ({one_line(differs, 120)}): "
@@ -371,15 +365,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def usable(path: Path) -> Iterator[None]:
-    """Turns whatever a checkpoint with missing or wrong parts provokes into one line that names it."""
+def usable(path: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Turns what a checkpoint with missing or wrong parts provokes into one line that names it.
+
+    errors: only these; by default all that it may provoke.
+    """
+    from hashroute.learners.checkpoints import UnfitError, fitting
+
     try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        what = one_line(error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}", 120)
-        raise ValueError(f"{one_line(path, 100)} cannot be used ({what}): {START_AGAIN}") from None
+        with fitting(*errors):
+            yield
+    except UnfitError as error:
+        raise ValueError(f"{one_line(path, 100)} cannot be used ({error}): {START_AGAIN}") from error
 
 
 def differences(kept: dict[str, Any], given: dict[str, Any], names: Sequence[str] = ()) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from filelock import FileLock
 
 from hashroute.learners import learner_names
+from hashroute.scenarios import has_published_images
 from hashroute.storage import remove_unfinished
 from hashroute.training.remote import Engine, run_remotely
 from hashroute.training.result import Comparison, RunResult
@@ -136,7 +138,7 @@ class Sweep:
         if not self.path.exists():
             return Comparison.from_dict(self._empty.to_dict())
         found = Comparison.read(self.path)
-        differs = _common_differences(found, self._empty)
+        differs = self._common_differences(found)
         expected = {name: settings for (name, _), settings in self._expected.items()}
         kinds = {each.name: each.kind for each in self.runs}
         for name, results in found.learners.items():
@@ -151,13 +153,28 @@ class Sweep:
             )
         return found
 
+    def _common_differences(self, found: Comparison) -> str:
+        """What differs beside runs. A file of an earlier version does not say from which images its results are."""
+        common = ("scenario", "tasks", "images", "recipe", "profile", "fraction", "folder", "evaluate_on")
+        if found.data is not None:
+            return differences(found.to_dict(), self._empty.to_dict(), (*common, "data"))
+        differs = differences(found.to_dict(), self._empty.to_dict(), common)
+        if differs or not found.runs or self._published:
+            return differs
+        return "data: unknown there, and the images here are not those of a published data set"
+
+    @cached_property
+    def _published(self) -> bool:
+        """Whether the images are, by the sums of their files, those of published data sets."""
+        return has_published_images(self.settings.load(), self.settings.fraction)
+
     def _discard(self) -> None:
         """Remove the runs of this sweep from the file and from the disk."""
         if self.path.exists():
             found = Comparison.read(self.path)
             own = {each.name for each in self.runs}
             found.runs = [each for each in found.runs if each.name not in own]
-            if _common_differences(found, self._empty):
+            if self._common_differences(found):
                 self.path.unlink()
             else:
                 found.write(self.path)
@@ -170,10 +187,3 @@ class Sweep:
 def _place(name: str, names: Sequence[str]) -> int:
     """The place of a name among names, their number if it is not one of them."""
     return names.index(name) if name in names else len(names)
-
-
-def _common_differences(found: Comparison, expected: Comparison) -> str:
-    """What differs between two comparisons beside their runs."""
-    common = ("scenario", "tasks", "images", "recipe", "profile", "fraction", "folder", "evaluate_on")
-    known = ("data",) if found.data is not None else ()
-    return differences(found.to_dict(), expected.to_dict(), common + known)

@@ -1,6 +1,7 @@
 """A campaign of kills, faults and hostile files: `make chaos`. It prints its seed and writes what it counted.
 
-It has two halves, each in processes of its own: what happens to folders, and what files hold.
+It has two halves, each in processes of its own: what happens to folders, and what files hold. At its end it writes
+result.json and the table in docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from random import Random
 from typing import Any
 
 RESULT = Path(__file__).with_name("result.json")
+ROOT = Path(__file__).parents[2]
 HALVES = ("kills", "files")
 SHORT = 2
 """Minutes; a shorter campaign leaves out what needs more: kills of commands, many tasks, memory, pages, atheris."""
@@ -42,6 +44,17 @@ def main() -> int:
         return start_with_shim()
     print(f"seed {given.seed}, {given.minutes:g} minutes {given.only or ''}", flush=True)
     parts = run_half(given) if given.only else run_all(given)
+    write(given, parts)
+    if given.only is None:
+        for part in parts:
+            print(f"{part['name']}: {part['tries']:,} tries, {part['failures']} failures. {part['note']}")
+        if given.result == RESULT:
+            subprocess.run([sys.executable, ROOT / "docs" / "make_pages.py", "reliability.md"], check=True)
+    return int(any(part["failures"] for part in parts))
+
+
+def write(given: argparse.Namespace, parts: list[dict[str, Any]]) -> None:
+    """Write what was counted so far."""
     found = {
         "seed": given.seed,
         "minutes": given.minutes,
@@ -50,10 +63,6 @@ def main() -> int:
         "parts": parts,
     }
     given.result.write_text(json.dumps(found, indent=1) + "\n")
-    if given.only is None:
-        for part in parts:
-            print(f"{part['name']}: {part['tries']:,} tries, {part['failures']} failures. {part['note']}")
-    return int(any(part["failures"] for part in parts))
 
 
 def versions() -> str:
@@ -74,6 +83,8 @@ def start_with_shim() -> int:
 
 def run_all(given: argparse.Namespace) -> list[dict[str, Any]]:
     """Both halves at once, each in half of the processes; the parts of all."""
+    from outcome import Part
+
     with tempfile.TemporaryDirectory(prefix="chaos-halves-") as folder:
         results, processes = [], []
         for number in range(max(2, given.jobs)):
@@ -88,9 +99,13 @@ def run_all(given: argparse.Namespace) -> list[dict[str, Any]]:
             ]
             command += ["--only", HALVES[number % 2], "--result", str(results[-1]), *["--beside"][: number // 2]]
             processes.append(subprocess.Popen(command))
-        for process in processes:
-            process.wait()
-        return merged(results)
+        codes = [process.wait() for process in processes]
+        parts = merged([result for result in results if result.exists()])
+        if lost := [code for code in codes if code not in (0, 1)]:
+            part = Part("processes of this campaign, which must not end early", tries=len(codes))
+            part.fail(f"they ended with {lost}")
+            parts.append(asdict(part))
+        return parts
 
 
 def merged(results: list[Path]) -> list[dict[str, Any]]:
@@ -101,18 +116,24 @@ def merged(results: list[Path]) -> list[dict[str, Any]]:
         if whole is not part:
             for name in ("tries", "failures", "refused", "described"):
                 whole[name] += part[name]
+            for name in ("slowest", "grown"):
+                whole[name] = max(whole[name], part[name])
     return list(parts.values())
 
 
 def run_half(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """One half of the campaign; its parts."""
+    """One half of the campaign; its parts, which are also written as they come."""
     import torch
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # Pillow warns of damaged images
     half = happen_to_folders if given.only == "kills" else change_files
+    parts: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="chaos-") as place:
-        return [asdict(part) for part in half(Path(place), given.minutes, Random(given.seed), given.beside)]
+        for part in half(Path(place), given.minutes, Random(given.seed), given.beside):
+            parts.append(asdict(part))
+            write(given, parts)
+    return parts
 
 
 def happen_to_folders(place: Path, minutes: float, random: Random, beside: bool) -> Iterator[Any]:
@@ -123,11 +144,11 @@ def happen_to_folders(place: Path, minutes: float, random: Random, beside: bool)
     begun, seconds, works = time.monotonic(), 60 * minutes, faults.fault_works(place)
     if minutes >= SHORT and not beside:
         yield faults.many_tasks(place, TASKS, 0.25 * seconds)
-        yield kill_commands(place, 0.08 * seconds, random)
+        yield kill_commands(place, 0.05 * seconds, random)
     yield faults.limited_files(works, 0.02 * seconds, random)
     yield faults.full_tmpfs(works, place, 0.02 * seconds, random)
     yield faults.wrong_clock(works, 0.02 * seconds, random, ctypes.CDLL(None))
-    yield faults.two_writers(works, 0.03 * seconds, random)
+    yield faults.two_writers(works, 0.02 * seconds, random)
     yield faults.read_while_saving(place, 0.02 * seconds)
     yield faults.read_while_changing(place, 0.02 * seconds, random)
     yield from kill_everywhere(works, seconds - (time.monotonic() - begun), random)
@@ -148,11 +169,11 @@ def change_files(place: Path, minutes: float, random: Random, beside: bool) -> I
         yield scripts_in_names(place, 0.03 * seconds, random)
         yield soak(place, seconds / 3)
     left = seconds - (time.monotonic() - begun)
-    for name, kind in KINDS.items():
-        part, folder = Part(name), place / kind.__name__
+    for kind in KINDS:
+        part, folder = Part(kind.name, "file"), place / kind.files.__name__
         folder.mkdir()
-        read_mutated(part, kind(folder, random), left / len(KINDS), random)
-        print(f"{name}: {part.tries:,} files, {part.failures} failures", flush=True)
+        read_mutated(part, kind.files(folder, random), kind.share * left, random)
+        print(f"{part.name}: {part.tries:,} files, {part.failures} failures, {part.note}", flush=True)
         yield part
 
 

@@ -19,7 +19,7 @@ MOST_MEGABYTES = 1536
 
 def guided(place: Path, seconds: float, random: Random) -> Part:
     """Read files that atheris makes, in a process of its own."""
-    part = Part("data files and lists that reach new lines of their readers (atheris)")
+    part = Part("data files and lists that reach new lines of their readers (atheris)", "file")
     if importlib.util.find_spec("atheris") is None:
         part.note = "not tried: atheris is not installed"
         return part

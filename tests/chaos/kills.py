@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 import torch
-from outcome import Part, in_a_child, or_one_line
+from outcome import Part, in_a_child, memory, or_one_line
 
 from hashroute import Model, Scenario, create_learner, load_learner, load_scenario, run
 from hashroute.recipe import recipe_for
@@ -32,10 +32,14 @@ MODES = {
     GONE: "folder deleted before a call",
 }
 KILLS = (BEFORE, AFTER)
-KILLED_MORE = 6
+KILLED_MORE = 12
 """How much more often than other faults a kill is tried, when everything was tried once."""
+IN_A_ROW = 4
+"""Kills of one work, at most: what is left of one is changed again, and killed again."""
+DONE = 77
+"""Exit code of a process that found its change made already."""
 
-LEAST = 5
+LEAST = 2
 """Tries of each work, however little time there is."""
 
 
@@ -55,6 +59,10 @@ class Work:
 
     def change(self) -> None:
         """Change the folder."""
+
+    def look(self) -> bool:
+        """See that the folder holds one whole version; whether the change is still to be made."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """See that the folder holds one whole version, that work goes on, and that nothing is left over."""
@@ -88,16 +96,23 @@ class Save(Work):
     def change(self) -> None:
         self.new.save(self.folder)
 
+    def look(self) -> bool:
+        found = load_learner(self.folder)
+        torch.testing.assert_close(found.state_dict(), self.expected[len(found.tasks)], rtol=0, atol=0)
+        return True
+
     def check(self) -> None:
         for _ in range(2):
-            found = load_learner(self.folder)
-            torch.testing.assert_close(found.state_dict(), self.expected[len(found.tasks)], rtol=0, atol=0)
+            self.look()
             self.change()
         assert len(list(self.folder.iterdir())) == 3, sorted(self.folder.iterdir())
 
 
 class Kept(Work):
     """A model that people keep."""
+
+    before_and_after: tuple[list[str], list[str]]
+    """The names of its tasks."""
 
     def prepare(self) -> None:
         self.tasks = digits(3).tasks
@@ -110,11 +125,14 @@ class Kept(Work):
         assert model.verify() == []
         return [task.name for task in model.tasks()]
 
-    def settle(self, before: list[str], after: list[str]) -> None:
-        """The tasks are those before the change or after it; then the change can be made, and another one."""
-        found = self.whole()
+    def look(self) -> bool:
+        found, (before, after) = self.whole(), self.before_and_after
         assert found in (before, after)
-        if found == before:
+        return found == before
+
+    def check(self) -> None:
+        """The change can be made, and another one."""
+        if self.look():
             self.change()
         self.next_writer()
 
@@ -133,12 +151,13 @@ class Learn(Kept):
 
     name = "learn"
 
+    def prepare(self) -> None:
+        super().prepare()
+        names = [task.name for task in self.tasks]
+        self.before_and_after = names[:2], names
+
     def change(self) -> None:
         Model(self.folder).learn(self.tasks[2], epochs=2, progress=False)
-
-    def check(self) -> None:
-        old = [task.name for task in self.tasks[:2]]
-        self.settle(old, [*old, self.tasks[2].name])
 
 
 class LearnMore(Kept):
@@ -162,8 +181,12 @@ class LearnMore(Kept):
             path.name: path.read_bytes() for path in self.folder.rglob("*") if path.suffix in (".json", ".safetensors")
         }
 
-    def check(self) -> None:
+    def look(self) -> bool:
         assert self.whole() == [task.name for task in self.tasks[:2]]
+        return True
+
+    def check(self) -> None:
+        self.look()
         self.change()
         assert self.content() == self.after
         self.next_writer()
@@ -174,12 +197,13 @@ class Forget(Kept):
 
     name = "forget"
 
+    def prepare(self) -> None:
+        super().prepare()
+        names = [task.name for task in self.tasks[:2]]
+        self.before_and_after = names, names[:1]
+
     def change(self) -> None:
         Model(self.folder).forget(self.tasks[1].name)
-
-    def check(self) -> None:
-        names = [task.name for task in self.tasks[:2]]
-        self.settle(names, names[:1])
 
 
 class Bench(Work):
@@ -198,9 +222,13 @@ class Bench(Work):
     def change(self) -> None:
         self._run(self.folder)
 
-    def check(self) -> None:
+    def look(self) -> bool:
         for path in self.folder.glob("*.json"):
             json.loads(path.read_text())
+        return not (self.folder / "result.json").exists()
+
+    def check(self) -> None:
+        self.look()
         assert self._run(self.folder) == self.expected
         assert not list(self.folder.glob("*.unfinished")) + list(self.folder.glob("checkpoint.pt"))
 
@@ -213,8 +241,9 @@ def kill_everywhere(works: Sequence[Work], seconds: float, random: Random) -> It
     library = ctypes.CDLL(None)
     share = seconds / len(works)
     for work in works:
-        parts = {mode: Part(f"{work.name}, {text}") for mode, text in MODES.items()}
-        points = [(mode, call) for call in range(1, _count(work, library) + 1) for mode in MODES]
+        parts = {mode: Part(f"{work.name}, {text}", "kill" if mode in KILLS else "") for mode, text in MODES.items()}
+        calls = _count(work, library)
+        points = [(mode, call) for call in range(1, calls + 1) for mode in MODES]
         weights = [KILLED_MORE if mode in KILLS else 1 for mode, _ in points]
         first = list(points)
         random.shuffle(first)
@@ -222,11 +251,14 @@ def kill_everywhere(works: Sequence[Work], seconds: float, random: Random) -> It
         while tries < LEAST or time.monotonic() < end:
             tries += 1
             mode, call = first.pop() if first else random.choices(points, weights)[0]
-            try_once(work, parts[mode], mode, call, library)
-        print(
-            f"{work.name}: {len(points) // len(MODES)} calls, {len(points) - len(first)} of {len(points)} points tried",
-            flush=True,
-        )
+            if mode in KILLS:
+                more = [(random.choice(KILLS), random.randint(1, calls)) for _ in range(random.randrange(IN_A_ROW))]
+                kill_in_a_row(work, parts, [(mode, call), *more], library)
+            else:
+                try_once(work, parts[mode], mode, call, library)
+        kills = sum(parts[mode].tries for mode in KILLS)
+        tried = f"{len(points) - len(first)} of {len(points)} points tried, {kills} kills"
+        print(f"{work.name}: {calls} calls, {tried}", flush=True)
         yield from parts.values()
 
 
@@ -247,19 +279,40 @@ def _count(work: Work, library: Any) -> int:
         return int(said.read())
 
 
+def kill_in_a_row(work: Work, parts: dict[int, Part], points: Sequence[tuple[int, int]], library: Any) -> None:
+    """Start again, and kill the work at a call. What is left is whole; the work goes on, and is killed again."""
+    work.start_again()
+    for place, (mode, call) in enumerate(points):
+
+        def killed(mode: int = mode, call: int = call, begun: bool = place > 0) -> None:
+            if begun and not work.look():
+                os._exit(DONE)
+            library.chaos_arm(os.fsencode(work.folder), call, mode)
+            work.change()
+
+        status, text = in_a_child(killed)
+        if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
+            if status and os.waitstatus_to_exitcode(status) != DONE:
+                parts[mode].fail(f"killed at {points[:place]}: {text or status}")
+            break  # the change was made before this call
+        parts[mode].tries += 1
+    status, text = in_a_child(work.check)
+    if status:
+        parts[points[0][0]].fail(f"after kills at {points}: {text or status}")
+
+
 def try_once(work: Work, part: Part, mode: int, call: int, library: Any) -> None:
     """Start again, disturb the work at a call, and check what is there."""
     work.start_again()
 
     def disturbed() -> None:
         library.chaos_arm(os.fsencode(work.folder), call, mode)
-        work.change() if mode in KILLS else or_one_line(work.change)
+        or_one_line(work.change)
 
     part.tries += 1
     status, text = in_a_child(disturbed)
-    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    if status and not killed:
-        part.fail(f"call {call}: {text}")
+    if status:
+        part.fail(f"call {call}: {text or status}")
     if mode == GONE:
         bring_back(work, part, call)
     status, text = in_a_child(work.check)
@@ -281,7 +334,7 @@ def bring_back(work: Work, part: Part, call: int) -> None:
 
 def kill_commands(place: Path, seconds: float, random: Random) -> Part:
     """Kill `hashroute bench` with two jobs at any moment; at its end it has the numbers of an undisturbed one."""
-    part = Part("hashroute bench --jobs 2, killed at any moment")
+    part = Part("hashroute bench --jobs 2, killed at any moment", "kill")
     command = [sys.executable, "-m", "hashroute", "bench", "digits", "--learners", "vc", "ewc", "hrn"]
     command += ["--epochs", "2", "--fraction", "0.3", "--jobs", "2", "--resume"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "LD_PRELOAD": ""}
@@ -342,16 +395,12 @@ def soak(place: Path, seconds: float) -> Part:
     work.start_again()
     for _ in range(30):
         once()
-    first, end = _resident(), time.monotonic() + seconds
+    first, end = memory(), time.monotonic() + seconds
     while time.monotonic() < end:
         once()
-    grown = _resident() / first - 1
+    grown = memory() / first - 1
     part.note = f"{seconds / 60:.3g} minutes, resident memory {100 * grown:+.1f} %"
     print(f"soak: {part.tries} rounds, {part.note}", flush=True)
     if grown > 0.03:
         part.fail(f"resident memory grew by {100 * grown:.1f} %")
     return part
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1])

@@ -12,9 +12,11 @@ import pickletools
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from hashroute import Comparison, Model, create_learner, load_learner, run
 from hashroute.data.photos import read_photo
 from hashroute.data.readers import read_cifar_names, read_cifar_split, read_idx_split, read_svhn_split
 from hashroute.learners import checkpoints
+from hashroute.model.lessons import Progress
 from hashroute.model.sources import open_sources
 from hashroute.reporting.page import make_report
 from hashroute.reporting.results import headline
@@ -40,6 +43,11 @@ Files = Iterator[tuple[str, Callable[[], object]]]
 NUMBERS = [0, -1, 1, 2**31, 2**63, 10**12, 10**30, 0.5, float("nan"), float("inf"), 24_000_000, 1e308]
 VALUES: list[Any] = [None, True, "", "text", "../../etc/passwd", "x" * 10_000, "\0\n\ud800", [], {}, [[]], *NUMBERS]
 VALUES += [{"a": {"b": []}}, [None] * 100, "<script>alert(1)</script>"]
+
+
+def number(random: Random) -> float:
+    """A number that is strange, or one of any size between."""
+    return random.choice(NUMBERS) if random.random() < 0.5 else int(2 ** random.uniform(0, 26))
 
 
 def deep(depth: int) -> Any:
@@ -58,10 +66,12 @@ def change_json(value: Any, random: Random) -> Any:
         action = random.randrange(6)
         if action == 0 and inside is not changed:
             del inside[name]
+        elif isinstance(inside[name], torch.Tensor) and action < 5:
+            inside[name] = other_tensor(inside[name], random)
         elif action == 1 and isinstance(inside[name], list) and inside[name]:
             inside[name] = inside[name] * random.choice([2, 50])
         elif action == 2 and isinstance(inside[name], int | float):
-            inside[name] = random.choice(NUMBERS)
+            inside[name] = number(random)
         elif action == 3:
             inside[name] = deep(random.choice([20, 60, 500]))
         elif action == 4 and isinstance(inside, dict) and inside is not changed:
@@ -148,14 +158,20 @@ def _other_tensors(content: bytes, random: Random) -> bytes:
     tensors = load(content)
     for _ in range(random.choice([1, 2])):
         name = random.choice(list(tensors))
-        other = random.choice(
-            [None, torch.zeros(0), torch.zeros(3, 3), tensors[name].double(), tensors[name].flatten()]
-        )
-        if other is None:
+        if random.random() < 0.2:
             del tensors[name]
         else:
-            tensors[name] = other.clone()
+            tensors[name] = other_tensor(tensors[name], random)
     return save(tensors)
+
+
+def other_tensor(tensor: torch.Tensor, random: Random) -> torch.Tensor:
+    """A tensor of another shape, of another type, or with other numbers."""
+    others = [torch.zeros(0), torch.zeros(3, 3), tensor.double(), tensor.flatten(), tensor[None], tensor.int()]
+    others += [torch.full_like(tensor, value) for value in (0, 100)]
+    if tensor.is_floating_point():
+        others.append(torch.full_like(tensor, random.choice([float("nan"), float("inf"), 1e30])))
+    return random.choice(others).clone()
 
 
 def kept_models(place: Path, random: Random) -> Files:
@@ -232,6 +248,66 @@ def run_folders(place: Path, random: Random) -> Files:
             yield f"resume {name}: {content[:2000]!r}", resume
         (folder / "damaged.pt").write_bytes(change_bytes(sealed, random))
         yield "checkpoint", lambda: checkpoints.unpack(folder / "damaged.pt")
+
+
+class Stop(Exception):
+    """Interrupts a lesson or a run."""
+
+
+def unfinished_work(place: Path, random: Random) -> Files:
+    """Checkpoints of lessons and of runs, with the right digest of wrong parts: the work goes on, or begins anew."""
+    works = [_interrupted_lesson(place / "lesson", 2), _interrupted_lesson(place / "more", 1)]
+    works += [_interrupted_run(place / name, name) for name in ("hrn", "vc", "lwf", "si", "closed-form")]
+    now = place / "now"
+    while True:
+        folder, go_on = random.choice(works)
+        shutil.rmtree(now, ignore_errors=True)
+        shutil.copytree(folder, now)
+        (path,) = now.rglob("*.pt")
+        values = checkpoints.unpack(path)
+        try:
+            path.write_bytes(checkpoints.pack(change_values(values, random)))
+        except (RecursionError, AttributeError, TypeError, UnicodeError):  # no checkpoint can hold this
+            continue
+        yield f"checkpoint of {folder.name}", lambda go_on=go_on: go_on(now)
+
+
+def change_values(values: dict[str, Any], random: Random) -> dict[str, Any]:
+    """The values of a checkpoint, some of them changed; those that say what it belongs to stay."""
+    names = [name for name in values if name not in ("key", "log_length")]
+    name = random.choice(names)
+    changed = change_json(values[name], random)
+    return {**values, name: changed} if random.random() < 0.95 else {**values, random.choice(names): None}
+
+
+def _interrupted_lesson(folder: Path, task: int) -> tuple[Path, Callable[[Path], object]]:
+    """The folder of a model that was interrupted, and what continues it. task: 1 is known to it."""
+    tasks = digits(3, 0.05).tasks
+    lesson = tasks[task] if task > 1 else replace(tasks[1], train=tasks[1].test)
+    for each in tasks[:2]:
+        Model(folder).learn(each, epochs=1, progress=False)
+
+    def stop(progress: Progress) -> None:
+        if progress.epoch == 1:
+            raise Stop
+
+    with suppress(Stop):
+        Model(folder).learn(lesson, epochs=2, progress=stop)
+    return folder, lambda place: Model(place).learn(lesson, epochs=2, progress=False)
+
+
+def _interrupted_run(folder: Path, name: str) -> tuple[Path, Callable[[Path], object]]:
+    """The folder of a run that was interrupted, and what continues it."""
+    scenario = digits(2, 0.05)
+    settings = replace(recipe(scenario), epochs=(2,))
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["task_index"] == 1:
+            raise Stop
+
+    with suppress(Stop):
+        run(scenario, name, settings, folder=folder, on_epoch=stop)
+    return folder, lambda place: run(scenario, name, settings, folder=place, resume=True)
 
 
 def result_files(place: Path, random: Random) -> Files:
@@ -365,12 +441,22 @@ def hostile_pickles(place: Path, random: Random) -> Files:
         yield "hostile", lambda reader=reader: read(reader)
 
 
-KINDS = {
-    "learner.json and tensors of a saved learner": saved_learners,
-    "manifest, records and objects of a kept model": kept_models,
-    "files of a run": run_folders,
-    "result files": result_files,
-    "IDX, CIFAR and MATLAB files": data_files,
-    "images, CSV and JSON lists": image_files,
-    "pickles that would run code": hostile_pickles,
-}
+class Kind(NamedTuple):
+    """Files of one kind."""
+
+    name: str
+    files: Callable[[Path, Random], Files]
+    share: float
+    """Of the time: some are read faster than others."""
+
+
+KINDS = (
+    Kind("learner.json and tensors of a saved learner", saved_learners, 0.22),
+    Kind("manifest, records and objects of a kept model", kept_models, 0.22),
+    Kind("checkpoints of lessons and runs", unfinished_work, 0.16),
+    Kind("files of a run", run_folders, 0.12),
+    Kind("result files", result_files, 0.1),
+    Kind("IDX, CIFAR and MATLAB files", data_files, 0.06),
+    Kind("images, CSV and JSON lists", image_files, 0.06),
+    Kind("pickles that would run code", hostile_pickles, 0.06),
+)

@@ -303,6 +303,7 @@ def test_a_full_disk_is_one_line_for_each_run(starved: Starved) -> None:
     assert (starved.process.returncode, starved.process.stderr) == (1, "")
     lines = starved.process.stdout.splitlines()
     assert "--resume" in lines[-1]
+    assert f"results of 0 of 3 runs in results/{NAME}.json" in lines
     for name in ("vc", "ewc", "hrn-paper"):
         (told,) = (line for line in lines if line.startswith(f"{name}, seed 0, failed"))
         assert f"runs/{NAME}/{name}-seed0" in told

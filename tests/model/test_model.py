@@ -21,6 +21,7 @@ from sklearn.datasets import load_digits
 
 import hashroute
 from hashroute import Model, Task
+from hashroute.learners.checkpoints import pack, unpack
 from hashroute.model.lessons import LearnReport, Progress
 from hashroute.model.sources import open_sources
 from hashroute.model.store import Store
@@ -365,6 +366,121 @@ def test_other_images_do_not_go_on_from_a_checkpoint(three: Path, tmp_path: Path
         model.learn(some_digits(4, 5, skip=30), "45", epochs=2, progress=stop)
     assert model.learn(some_digits(4, 5), "45", epochs=2).resumed_at is None
     assert content(tmp_path) == content(three)
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two pairs of digits that was stopped while it learned the third; not to be changed."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    model = teach(folder, "01", "23")
+
+    def stop(progress: Progress) -> None:
+        if progress.epoch == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        model.learn(some_digits(4, 5), "45", epochs=2, progress=stop)
+    return folder
+
+
+WRONG_PARTS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no head": lambda parts: parts.pop("head"),
+    "another head": lambda parts: parts["head"].update({name: torch.zeros(3) for name in parts["head"]}),
+    "another path": lambda parts: parts["entry"].update(path=10**9),
+    "more classes": lambda parts: parts["entry"].update(class_names=["x"] * 10**5),
+    "no decision": lambda parts: parts["entry"].update(decision=None),
+    "another parent": lambda parts: parts.update(parent=-7),
+    "an epoch before all": lambda parts: parts["training"].update(epoch=-(10**9)),
+    "an epoch after all": lambda parts: parts["training"].update(epoch=10**9),
+    "no schedule": lambda parts: parts["training"].update(schedule={}),
+    "another schedule": lambda parts: parts["training"]["schedule"].update(_schedule_phases=[{}]),
+    "what is missed at the end": lambda parts: parts["training"]["scratch"].pop("scores"),
+    "no random numbers": lambda parts: parts.update(random=torch.zeros(5056, dtype=torch.uint8)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_PARTS)
+def test_a_checkpoint_with_wrong_parts_does_not_count(
+    wrong: str, interrupted: Path, three: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(interrupted, tmp_path / "model")
+    (path,) = folder.glob("unfinished/*.pt")
+    parts = unpack(path)
+    WRONG_PARTS[wrong](parts)
+    path.write_bytes(pack(parts))
+    report = Model(folder).learn(some_digits(4, 5), "45", epochs=2)
+    assert report.resumed_at is None
+    assert [note.partition(" (")[0] for note in report.notes if "began anew" in note] == [
+        "its checkpoint cannot be used"
+    ]
+    assert content(folder) == content(three)
+
+
+MUCH: dict[str, Callable[[dict[str, Any]], object]] = {
+    "features": lambda settings: settings["recipe"].update(features=2**26),
+    "head": lambda settings: settings["recipe"].update(head={**settings["recipe"]["head"], "widths": [10**6, 10**6]}),
+    "layers": lambda settings: settings["recipe"].update(
+        head={**settings["recipe"]["head"], "widths": [1] * 10**5, "dropout": [0.0] * 10**5}
+    ),
+    "units": lambda settings: settings["recipe"].update(backbone=settings["recipe"]["backbone"] * 2000),
+    "images": lambda settings: settings.update(image_shape=[4096, 4096, 4096]),
+    "maps": lambda settings: settings.update(image_shape=[1, 4096, 4096]),
+}
+
+
+@pytest.mark.parametrize("what", MUCH)
+def test_settings_that_ask_for_much_more_than_is_stored_are_one_line(what: str, copy: Model) -> None:
+    manifest = json.loads((copy.path / "manifest.json").read_text())
+    MUCH[what](manifest["settings"])
+    (copy.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="the settings of the model are damaged") as caught:
+        Model(copy.path).predict(some_digits(0)[0], "01")
+    assert len(str(caught.value)) < 300
+
+
+def test_a_manifest_of_too_many_tasks_or_values_is_one_line(copy: Model) -> None:
+    path = copy.path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    record = manifest["tasks"]["01"]
+    path.write_text(json.dumps({**manifest, "tasks": {f"task {number}": record for number in range(10_001)}}))
+    with pytest.raises(ValueError, match="it has 10,001 tasks"):
+        Model(copy.path)
+    path.write_text(json.dumps({**manifest, "more": [[]] * 2_200_000}))
+    with pytest.raises(ValueError, match="more than 4,194,304 values"):
+        Model(copy.path)
+
+
+def test_a_head_or_statistics_smaller_than_a_record_says_are_one_line(copy: Model) -> None:
+    path = copy.path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    record = json.loads((copy.store.objects / manifest["tasks"]["01"]).read_text())
+
+    def change(**changed: Any) -> None:
+        tasks = {**manifest["tasks"], "01": copy.store.put_json({**record, **changed})}
+        path.write_text(json.dumps({**manifest, "tasks": tasks}))
+
+    change(classes=[str(number) for number in range(10**6)], columns=[0] * 10**6)
+    with pytest.raises(ValueError, match="does not fit the model: run hashroute verify"):
+        Model(copy.path).predict(some_digits(0)[0], "01")
+    statistics = copy.store.tensors(record["objects"]["statistics"])
+    for wrong in ({"counts": torch.full((2,), -1)}, {"counts": torch.ones(10**6).long()}, {"means": torch.zeros(2, 1)}):
+        name = copy.store.put_tensors({**statistics, **wrong})
+        change(objects={**record["objects"], "statistics": name})
+        with pytest.raises(ValueError, match="of the statistics of features"):
+            Model(copy.path).learn(some_digits(0, 1, skip=60), "01", epochs=1)
+
+
+def test_what_a_watcher_raises_in_a_continued_lesson_is_not_about_its_checkpoint(
+    interrupted: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(interrupted, tmp_path / "model")
+
+    def fail(progress: Progress) -> None:
+        raise RuntimeError(f"at {progress.epoch}")
+
+    with pytest.raises(RuntimeError, match="at 1"):
+        Model(folder).learn(some_digits(4, 5), "45", epochs=2, progress=fail)
+    assert Model(folder).learn(some_digits(4, 5), "45", epochs=2).resumed_at == 1
 
 
 # -------------------------------------------------------------------- import, notebook

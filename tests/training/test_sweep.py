@@ -15,9 +15,14 @@ import torch
 from torch import Tensor
 
 from hashroute import Comparison, Scenario, create_learner, load_scenario
+from hashroute.data import DATASETS, DatasetSpec
+from hashroute.data.files import Source
 from hashroute.learners.entries import Batch
 from hashroute.learners.plain import Vanilla
 from hashroute.recipe import recipe_for
+from hashroute.scenarios import ScenarioSpec
+from hashroute.scenarios.registry import SCENARIOS
+from hashroute.storage import digest_of
 from hashroute.tasks import Split
 from hashroute.training.sweep import OtherSettingsError, Sweep
 from hashroute.training.sweep_runs import SweepRun, SweepSettings, folder_name, row_name
@@ -72,14 +77,51 @@ def test_results_of_other_images_are_not_mixed(settings: SweepSettings, tmp_path
         Sweep(replace(other, resume=True), [SweepRun("vc", "vc")], tmp_path / "others.json").run()
 
 
-def test_results_of_earlier_versions_do_not_tell_their_images(settings: SweepSettings, tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    assert Sweep(settings, [SweepRun("vc", "vc")], path).run() == []
-    old = json.loads(path.read_text())
-    assert len(old.pop("data")) == 16
-    path.write_text(json.dumps(old))
-    assert Sweep(settings, [SweepRun("vc", "vc"), SweepRun("two", "vc")], path).run() == []
+def without_data(path: Path) -> None:
+    """Make a file one of an earlier version, which does not tell from which images it is."""
+    values = json.loads(path.read_text())
+    assert len(values.pop("data")) == 16
+    path.write_text(json.dumps(values))
+
+
+def test_results_that_do_not_tell_their_images_are_not_mixed(settings: SweepSettings, tmp_path: Path) -> None:
+    path, runs = tmp_path / "results.json", [SweepRun("two", "vc")]
+    first = replace(settings, runs=tmp_path / "runs")
+    assert Sweep(first, [SweepRun("vc", "vc")], path).run() == []
+    without_data(path)
+    with pytest.raises(OtherSettingsError, match="data: unknown there"):
+        Sweep(first, runs, path)
+    assert [run.name for run in Sweep(first, runs, path, replace=True).comparison.runs] == []
+    assert len(json.loads(path.read_text())["data"]) == 16
+    without_data(tmp_path / "runs" / "vc-seed0" / "settings.json")
+    with pytest.raises(ValueError, match="does not say from which images it is: delete the folder"):
+        Sweep(first, [SweepRun("vc", "vc")], tmp_path / "others.json").run()
+
+
+def test_results_of_published_images_need_not_tell_them(
+    settings: SweepSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HASHROUTE_DATA", str(tmp_path))
+    (tmp_path / "published").mkdir()
+    file, path = tmp_path / "published" / "file", tmp_path / "results.json"
+    file.write_bytes(b"published")
+    source = Source("https://example.org/file", digest_of(file), ("file",))
+    published = DatasetSpec("published", (source,), lambda _: pytest.fail("it is not read"), (0.0,), (1.0,), ())
+    monkeypatch.setitem(DATASETS, "published", published)
+    scenario = replace(two_tasks(), name="of published images")
+    registered = ScenarioSpec(scenario.name, "", lambda: scenario, datasets=("published",))
+    monkeypatch.setitem(SCENARIOS, scenario.name, registered)
+    whole = replace(settings, scenario=scenario, fraction=1.0)
+    assert Sweep(whole, [SweepRun("vc", "vc")], path).run() == []
+    without_data(path)
+    more = [SweepRun("vc", "vc"), SweepRun("two", "vc")]
+    assert Sweep(whole, more, path).run() == []
     assert "data" not in json.loads(path.read_text())
+    with pytest.raises(OtherSettingsError, match="data: unknown there"):  # others of the same name
+        Sweep(replace(whole, scenario=noise(scenario)), more, path)
+    file.write_bytes(b"replaced")
+    with pytest.raises(OtherSettingsError, match="data: unknown there"):
+        Sweep(whole, more, path)
 
 
 def test_rows_may_hold_names_classes_and_instances(settings: SweepSettings, tmp_path: Path) -> None:
