@@ -23,7 +23,7 @@ MOST_BYTES = 2**34
 """A larger file is not read."""
 MOST_PARTS = 2**20
 """A file with more values, which may be inside of each other, is not read."""
-MOST_REPEATED = 2**24
+MOST_REPEATED = 2**28
 """Bytes that tensors may have beyond those in the file, as expanded ones do."""
 RAW = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError)
 """What wrong values provoke where they are used."""

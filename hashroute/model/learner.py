@@ -128,8 +128,8 @@ class KeptLearner(HRN):
             learner = HRN(settings.image_shape, settings.recipe, settings.options, settings.seed)
             for record in list(records.values())[:1]:
                 learner.add_task(HRNEntry(0, "", record.classes))
-                learner.encoder.grow()
-                nn.Sequential(*learner.encoder.paths[0])(torch.zeros(1, *settings.image_shape))
+                units: Any = learner.encoder.paths[learner.encoder.grow()]
+                nn.Sequential(*units)(torch.zeros(1, *settings.image_shape))
             return learner
 
         names = {shared, *(name for record in list(records.values())[:1] for name in record.objects.values())}

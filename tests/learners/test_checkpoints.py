@@ -22,7 +22,7 @@ def repeated(depth: int) -> list[Any]:
 
 @pytest.mark.parametrize(
     "value",
-    [repeated(12), torch.zeros(1).expand(2**40), {"a": [torch.zeros(1).expand(2**20)] * 20}],
+    [repeated(12), torch.zeros(1).expand(2**40), {"a": [torch.zeros(1).expand(2**20)] * 100}],
     ids=["lists of lists", "expanded", "expanded a little, often"],
 )
 def test_values_that_are_more_than_they_seem_are_refused(value: Any, tmp_path: Path) -> None:

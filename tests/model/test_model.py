@@ -459,7 +459,7 @@ def test_a_head_or_statistics_smaller_than_a_record_says_are_one_line(copy: Mode
         tasks = {**manifest["tasks"], "01": copy.store.put_json({**record, **changed})}
         path.write_text(json.dumps({**manifest, "tasks": tasks}))
 
-    change(classes=[str(number) for number in range(10**6)], columns=[0] * 10**6)
+    change(classes=[str(number) for number in range(10**5)], columns=[0] * 10**5)
     with pytest.raises(ValueError, match="does not fit the model: run hashroute verify"):
         Model(copy.path).predict(some_digits(0)[0], "01")
     statistics = copy.store.tensors(record["objects"]["statistics"])
