@@ -1,14 +1,16 @@
 """How soon a change of data is noticed in a stream, and how often one is noticed that did not happen.
 
 The detector of `Learner.observe` reads hash vectors of training images as `hrn` makes them, 32 x 32 pixels in colour,
-in random order. No network is trained. The delay of a change is the number of images that came after it before it was
-noticed. Streams:
+in random order. No network is trained, but for the last kind of stream. The delay of a change is the number of images
+that came after it before it was noticed. Streams:
 - same: one data set all the time. Every change that is noticed is a false alarm.
 - mixed: the ten parts of the scenario `mixed` in random order, in episodes of random length. Two CIFAR-100 parts have
   other classes, but the same kind of images: such a change is counted apart.
 - fade: one data set fades into another, image by image. Delay counts from the middle of the fade. A fade may be noticed
   more than once, because an episode can begin in its midst. Alarms long after its end are false.
 - brightness: all pixels are multiplied by a factor that moves from 1 to another one, and stays there.
+- recognised: a learner that has learned a little of three data sets observes episodes of other images of all four,
+  without labels. It should say which task each is like, or that the data is new.
 
 usage: python experiments/streams.py      (needs all data sets)
 Writes experiments/results/streams.json after each part, and skips what the file has.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,9 +32,10 @@ from torch.nn.functional import pad
 from hashroute import create_learner
 from hashroute.data import load_dataset
 from hashroute.learners.hrn import HRN
-from hashroute.learners.stream import StreamSettings
+from hashroute.learners.stream import Recognised, StreamSettings
 from hashroute.nn.change import ChangeDetector
 from hashroute.storage import write_json
+from hashroute.tasks import Split, Task
 
 OUTPUT = Path(__file__).parent / "results" / "streams.json"
 DATASETS = ("svhn", "cifar-100", "mnist", "fashion-mnist")
@@ -47,6 +51,10 @@ FADES = (1000, 5000)
 BEFORE, AFTER = 1000, 2000
 """Images before and after a drift."""
 FACTORS = (0.5, 2.0)
+TAUGHT = 1000
+"""Images of each data set that are learned before a stream of episodes that come back."""
+BACK = 20
+"""Episodes of such a stream."""
 SOON = 500
 RECENT = StreamSettings.recent
 learner: Any = create_learner(HRN, (3, 32, 32), fixed_features=0)
@@ -57,6 +65,7 @@ def in_colour(images: Tensor) -> Tensor:
     return pad(images, ((32 - images.shape[-1]) // 2,) * 4).expand(-1, 3, -1, -1)
 
 
+@cache
 def hash_vectors() -> dict[str, Tensor]:
     """The hash vectors of each part: a data set, or ten classes of CIFAR-100."""
     parts = {}
@@ -85,16 +94,16 @@ def shuffled(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return rows[order[:count]]
 
 
-def same(parts: dict[str, Tensor], seed: int) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(seed)
+def same(seed: int) -> dict[str, Any]:
+    parts, generator = hash_vectors(), torch.Generator().manual_seed(seed)
     return {
         name: {"images": IMAGES, "false alarms": len(alarms(shuffled(parts[name], IMAGES, generator)))}
         for name in DATASETS
     }
 
 
-def mixed(parts: dict[str, Tensor], seed: int) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(seed)
+def mixed(seed: int) -> dict[str, Any]:
+    parts, generator = hash_vectors(), torch.Generator().manual_seed(seed)
     names = ["svhn", "mnist", "fashion-mnist", *(f"cifar-100, part {part}" for part in range(10))]
     weights = torch.tensor(
         [2.0, 2.0, 1.0, *[0.5] * 10]
@@ -119,8 +128,8 @@ def mixed(parts: dict[str, Tensor], seed: int) -> dict[str, Any]:
     return {"images": len(stream), "false alarms": false, **{f"delays, {kind}": each for kind, each in delays.items()}}
 
 
-def fade(parts: dict[str, Tensor], seed: int) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(seed)
+def fade(seed: int) -> dict[str, Any]:
+    parts, generator = hash_vectors(), torch.Generator().manual_seed(seed)
     results: dict[str, Any] = {}
     for length in FADES:
         delays, noticed, late = [], [], 0
@@ -139,7 +148,7 @@ def fade(parts: dict[str, Tensor], seed: int) -> dict[str, Any]:
     return results
 
 
-def brightness(_: dict[str, Tensor], seed: int) -> dict[str, Any]:
+def brightness(seed: int) -> dict[str, Any]:
     """The number of alarms, and the factor at each."""
     results: dict[str, Any] = {}
     generator = torch.Generator().manual_seed(seed)
@@ -157,11 +166,37 @@ def brightness(_: dict[str, Tensor], seed: int) -> dict[str, Any]:
     return results
 
 
-KINDS: dict[str, Callable[[dict[str, Tensor], int], dict[str, Any]]] = {
+def recognised(seed: int) -> dict[str, Any]:
+    """How many episodes of known data were recognised as it, and how many of data that was left out as new."""
+    generator, counts = torch.Generator().manual_seed(seed), dict.fromkeys(("known", "right", "new", "called new"), 0)
+    data = {name: load_dataset(name).train for name in DATASETS}
+    one: Any = create_learner(HRN, (3, 32, 32), seed=seed, epochs=1, fixed_features=0)
+    left_out = DATASETS[seed % len(DATASETS)]
+    for name in DATASETS:
+        if name != left_out:
+            rows = torch.arange(TAUGHT)
+            some = Split(in_colour(data[name].images[rows]).contiguous(), data[name].labels[rows])
+            one.learn(Task.without_test(name, some, [str(label) for label in range(int(some.labels.max()) + 1)]))
+    last = ""
+    for _ in range(BACK):
+        chosen = [name for name in DATASETS if name != last]
+        last = chosen[int(torch.randint(len(chosen), (), generator=generator))]
+        rows = TAUGHT + torch.randint(IMAGES - TAUGHT, (SHORTEST,), generator=generator)
+        events = one.observe(in_colour(data[last].images[rows]))
+        for event in events:
+            if isinstance(event, Recognised):
+                counts["new" if last == left_out else "known"] += 1
+                counts["called new"] += last == left_out and event.task is None
+                counts["right"] += event.task == last
+    return {"left out": left_out, **counts}
+
+
+KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
     "mixed": mixed,
     "same": same,
     "fade": fade,
     "brightness": brightness,
+    "recognised": recognised,
 }
 
 
@@ -177,6 +212,8 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
     counts += found.get("mixed", [])
     facts["false alarms, same and mixed"] = sum(each["false alarms"] for each in counts)
     facts["images, same and mixed"] = sum(each["images"] for each in counts)
+    for kind in ("known", "right", "new", "called new"):
+        facts[f"recognised, {kind}"] = sum(each[kind] for each in found.get("recognised", ()))
     return facts
 
 
@@ -199,12 +236,11 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     results: dict[str, Any] = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {}
     results |= {"command": "python experiments/streams.py", "images of each data set": IMAGES}
-    hashed = hash_vectors()
     for seed in range(SEEDS):
         for kind, measure in KINDS.items():
             done = results.setdefault(kind, [])
             if len(done) <= seed:
-                done.append(measure(hashed, seed))
+                done.append(measure(seed))
                 results["summary"] = summary(results)
                 write_json(OUTPUT, results)
                 print(seed, kind, results["summary"], flush=True)
