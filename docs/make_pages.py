@@ -7,6 +7,7 @@ usage: python docs/make_pages.py [reliability.md ...]      (make pages: all page
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -195,6 +196,90 @@ def frozen(name: str) -> str:
     return to_markdown(Table("", columns, rows)) + f"\n`{found['command']}`, [{path}](../../{path})\n"
 
 
+def scale(name: str) -> str:
+    """What numbers of tasks cost, and a million of them: the line through the two largest numbers."""
+    path, found = _benchmark(name)
+    sums = {"files of tasks, MB": ("path", "head", "memory", "columns", "statistics"), "records, MB": ("record",)}
+    sums |= {"manifest, MB": ("manifest",), "shared head, MB": ("shared head",)}
+    rest = {"opening for one answer, s": "open_s", "answer to one image, ms": "answer_ms"}
+    rest |= {"answers to 100 images, ms": "answer_100_ms", "learning one more task, s": "learn_s"}
+    rest |= {"of this, the shared head, s": "shared_head_s", "peak memory, MB": "peak_mb"}
+    known = {int(count): cost for count, cost in found["tasks"].items()}
+    measures = {
+        text: {n: sum(map(cost["bytes"].get, parts)) / 1e6 for n, cost in known.items()} for text, parts in sums.items()
+    }
+    measures |= {text: {n: cost[key] for n, cost in known.items()} for text, key in rest.items()}
+    *_, less, more = sorted(known)
+    rows = [
+        Row(
+            (
+                text,
+                *map(_rounded, cost.values()),
+                _rounded(cost[more] + (10**6 - more) * (cost[more] - cost[less]) / (more - less)),
+            )
+        )
+        for text, cost in measures.items()
+    ]
+    names = ["tasks", *(f"{count:,}" for count in known), "a million, extrapolated"]
+    columns = [Column(each, words=not place) for place, each in enumerate(names)]
+    return to_markdown(Table("", columns, rows)) + f"\n`python benchmarks/scale.py tasks`, [{path}](../{path})\n"
+
+
+def index(name: str) -> str:
+    """Shortlists of an approximate index beside the exact product over all memories."""
+    path, found = _benchmark(name)
+    cost = found["index"]
+    rows = [Row(("all", "", "", "", _rounded(cost["image_ms"]), "", _rounded(cost["batch_ms"])))]
+    for each in cost["shortlists"]:
+        shares = (f"{100 * each[key]:.0f} %" for key in ("image_best", "image_best_16"))
+        loss = f"{each['image_loss']:.4f}"
+        times = (_rounded(each["image_ms"]), f"{100 * each['batch_best']:.0f} %", _rounded(each["batch_ms"]))
+        rows.append(Row((str(each["shortlist"]), *shares, loss, *times)))
+    names = (
+        "shortlist",
+        "best memory found",
+        "of the best 16",
+        "nats lost",
+        "one image, ms",
+        "nearest of a batch",
+        "a batch, ms",
+    )
+    columns = [Column(each, words=not place) for place, each in enumerate(names)]
+    return to_markdown(Table("", columns, rows)) + f"\n`python benchmarks/scale.py index`, [{path}](../{path})\n"
+
+
+def heads(name: str) -> str:
+    """What solving the shared head costs, by the number of classes."""
+    path, found = _benchmark(name)
+    rows = [Row((f"{int(classes):,}", _rounded(5 * seconds))) for classes, seconds in found["head"].items()]
+    columns = [Column("classes"), Column("five penalties, s")]
+    return to_markdown(Table("", columns, rows)) + f"\n`python benchmarks/scale.py head`, [{path}](../{path})\n"
+
+
+def compiled(name: str) -> str:
+    """What torch.compile gives."""
+    path, found = _benchmark(name)
+    ratio = found["eager_ms"] / found["compiled_ms"]
+    text = f"{found['images']} images of 32 x 32 pixels take {_rounded(found['compiled_ms'])} ms instead of "
+    text += (
+        f"{_rounded(found['eager_ms'])}, {ratio:.1f} times as fast. Compiling takes {_rounded(found['compile_s'])} s. "
+    )
+    text += "All is processor time."
+    return f"{text} `python benchmarks/compiled.py`, [{path}](../../{path})\n"
+
+
+def _benchmark(name: str) -> tuple[str, Any]:
+    """The path and the content of a result of a benchmark."""
+    path = f"benchmarks/results/{name}.json"
+    return path, json.loads((ROOT / path).read_text())
+
+
+def _rounded(value: float) -> str:
+    """A number with two digits that count."""
+    digits = max(0, 1 - math.floor(math.log10(abs(value)))) if value else 0
+    return f"{round(value, 1 - math.floor(math.log10(abs(value)))):,.{digits}f}" if value else "0"
+
+
 def figure(name: str) -> str:
     """The figure of a comparison."""
     text = "accuracy of the first task and mean over tasks after each task, and final accuracy against storage"
@@ -205,7 +290,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     block.__name__: block
     for block in (
         *(headline, summary, tasks, lead, decisions, ablation, variants),
-        *(options, learners, example, chaos, frozen, figure),
+        *(options, learners, example, chaos, frozen, scale, heads, index, compiled, figure),
     )
 }
 
