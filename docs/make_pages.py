@@ -175,9 +175,9 @@ def chaos(name: str) -> str:
     columns = [Column("what was done", words=True), Column("tries", digits=0), Column("failures", digits=0)]
     kills, files = (sum(part["tries"] for part in found["parts"] if part["kind"] == kind) for kind in ("kill", "file"))
     failures = sum(part["failures"] for part in found["parts"])
-    total = f"In all: {kills:,} kills, {files:,} mutated files, {failures:,} failures."
+    total = f"In all: {kills:,} kills, {files:,} mutated files, {failures:,} failures. {found.get('remark', '')}"
     made = f"{found['minutes']:g} minutes, {found['jobs']} processes, seed {found['seed']}, {found['machine']}"
-    return to_markdown(Table("", columns, rows)) + f"\n{total}\n\n`make chaos`: {made}.\n"
+    return to_markdown(Table("", columns, rows)) + f"\n{total.strip()}\n\n`make chaos`: {made}.\n"
 
 
 def _measured(part: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ IN_A_ROW = 4
 DONE = 77
 """Exit code of a process that found its change made already."""
 
-LEAST = 2
+LEAST = 1
 """Tries of each work, however little time there is."""
 
 

@@ -30,7 +30,7 @@ def campaign(minutes: float, only: str, folder: Path) -> dict[str, int]:
 @needs_shim
 def test_killed_or_without_space_there_is_always_one_whole_version(tmp_path: Path) -> None:
     tries = campaign(0.05, "kills", tmp_path)
-    assert sum(tries.values()) >= 20
+    assert sum(tries.values()) >= 8
 
 
 @needs_shim
