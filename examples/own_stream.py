@@ -18,12 +18,12 @@ labels = torch.cat([pair.labels + 2 * place for place, pair in enumerate(pairs)]
 
 torch.manual_seed(0)
 rows = []
-for digits, count in ((range(5), 900), (range(5, 10), 700), (range(5), 500)):
+for digits, count in ((range(5), 700), (range(5, 10), 500), (range(5), 400)):
     known = torch.isin(labels, torch.tensor(digits)).nonzero()[:, 0]
     rows.append(known[torch.randint(len(known), (count,))])
 stream = torch.cat(rows)
 
-learner = create_learner("hrn", (1, 8, 8), epochs=5)
+learner = create_learner("hrn", (1, 8, 8), epochs=3)
 settings = StreamSettings(window=500, recent=96)
 events = []
 for batch in stream.split(64):
