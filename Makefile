@@ -34,8 +34,8 @@ test-integrations: .venv-integrations/installed  # Dask, Ray and submitit: real 
 test-avalanche: .venv-avalanche/installed  # the bridge to Avalanche, in an environment of its own
 	.venv-avalanche/bin/python -m pytest tests/integrations/test_avalanche.py
 
-test-rl: .venv-rl/installed  # agents of stable-baselines3, in an environment of their own
-	.venv-rl/bin/python -m pytest tests/integrations/test_sb3.py
+test-rl: .venv-rl/installed  # agents of stable-baselines3 and hashroute rl, in an environment of their own
+	.venv-rl/bin/python -m pytest tests/integrations/test_sb3.py tests/rl tests/examples
 
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
 	-$(PIP) --editable ".[fuzz]"

@@ -280,6 +280,31 @@ def _rounded(value: float) -> str:
     return f"{round(value, 1 - math.floor(math.log10(abs(value)))):,.{digits}f}" if value else "0"
 
 
+def recognition(name: str) -> str:
+    """How far looks at the same game and at others are from memories, by the description of images."""
+    path = f"experiments/results/{name}.json"
+    found = json.loads((ROOT / path).read_text())
+    rows = [Row((each["description"], Number(each["same"]), Number(each["others"]))) for each in found["rows"]]
+    columns = [Column("described by", words=True), Column("same game, at most", digits=3)]
+    columns.append(Column("another game, at least", digits=3))
+    looks = f"{len(found['games'])} games of MinAtar, {found['looks']} looks of {found['steps']:,} steps at each"
+    text = f"Nats per dimension; {looks}. The limit is {found['limit']:g}."
+    return to_markdown(Table("", columns, rows)) + f"\n{text} `{found['command']}`, [{path}](../../{path})\n"
+
+
+def rlspeed(name: str) -> str:
+    """Steps per second on a game, and the ratio to the plain network."""
+    path = f"benchmarks/results/{name}.json"
+    found = json.loads((ROOT / path).read_text())
+    rows = [
+        Row((each["agent"], each["learner"], Number(each["steps_per_second"]), Number(each["ratio"])))
+        for each in found["rows"]
+    ]
+    columns = [Column("agent", words=True), Column("learner", words=True), Column("steps/s", digits=0)]
+    columns.append(Column("beside `vc`", digits=2))
+    return to_markdown(Table("", columns, rows)) + f"\n`{found['command']}`, [{path}](../../{path})\n"
+
+
 def figure(name: str) -> str:
     """The figure of a comparison."""
     text = "accuracy of the first task and mean over tasks after each task, and final accuracy against storage"
@@ -291,6 +316,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     for block in (
         *(headline, summary, tasks, lead, decisions, ablation, variants),
         *(options, learners, example, chaos, frozen, scale, heads, index, compiled, figure),
+        *(recognition, rlspeed),
     )
 }
 

@@ -28,6 +28,7 @@ ORDER = (
     ("model",),
     ("training",),
     ("integrations",),
+    ("rl",),
     ("reporting",),
     ("serve",),
     ("cli",),

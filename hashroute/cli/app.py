@@ -26,6 +26,7 @@ from hashroute.cli.mistakes import one_line
 from hashroute.cli.predict import PredictSettings, run_predict
 from hashroute.cli.rename import RenameSettings, run_rename
 from hashroute.cli.report import ReportSettings, run_report
+from hashroute.cli.rl import RLSettings, run_rl
 from hashroute.cli.search import SearchSettings, run_search
 from hashroute.cli.serve import ServeSettings, run_serve
 from hashroute.cli.tasks import TasksSettings, run_tasks
@@ -137,10 +138,20 @@ def bench(settings: tyro.conf.OmitArgPrefixes[BenchSettings]) -> None:
     try:
         failed = run_bench(settings, Console())
     except KeyboardInterrupt:
-        arguments = [part for part in sys.argv[1:] if part not in ("--resume", "--replace")]
-        again = shlex.join(["hashroute", *arguments, "--resume"])
-        raise KeyboardInterrupt(f"stopped; every finished epoch is kept: continue with {again}") from None
+        raise KeyboardInterrupt(f"stopped; every finished epoch is kept: continue with {_resuming()}") from None
     _end(failed)
+
+
+@command
+def rl(settings: tyro.conf.OmitArgPrefixes[RLSettings]) -> None:
+    """Compare learners on a sequence of games, with agents of stable-baselines3. Needs the extra sb3.
+
+    Finished runs are skipped next time. An unfinished run continues with --resume after its last finished task.
+    """
+    try:
+        run_rl(settings, Console())
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped; every finished task is kept: continue with {_resuming()}") from None
 
 
 @command
@@ -216,6 +227,12 @@ def help_command(arguments: Sequence[str]) -> str:
 def _command() -> str:
     """The command as it was typed."""
     return shlex.join(["hashroute", *sys.argv[1:]])
+
+
+def _resuming() -> str:
+    """The command that continues what was typed."""
+    arguments = [part for part in sys.argv[1:] if part not in ("--resume", "--replace")]
+    return shlex.join(["hashroute", *arguments, "--resume"])
 
 
 def _end(failed: int) -> None:

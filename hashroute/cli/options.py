@@ -123,13 +123,14 @@ def say(console: Console, line: str) -> None:
 
 def learner_help() -> str:
     """The help of an option for learners."""
-    return "Learners to compare:\n" + _listed(learner_summaries())
+    return "Learners to compare:\n" + listed(learner_summaries())
 
 
 def scenario_help() -> str:
     """The help of the argument for a scenario."""
-    return "Scenario to learn:\n" + _listed(scenario_summaries())
+    return "Scenario to learn:\n" + listed(scenario_summaries())
 
 
-def _listed(summaries: Mapping[str, str]) -> str:
+def listed(summaries: Mapping[str, str]) -> str:
+    """Names with their summaries, as a list in a help."""
     return "\n".join(f"- {name}: {summary}" for name, summary in summaries.items())

@@ -49,8 +49,11 @@ class ImageExtractor(BaseFeaturesExtractor):  # type: ignore[misc]
 
 
 def channel_axis(shape: Sequence[int]) -> int:
-    """Whether channels are first or last in the shape of an image: 0 or 2. They are fewer than rows and columns."""
-    return 2 if shape[2] < min(shape[:2]) else 0
+    """Whether channels are first or last in the shape of an image: 0 or 2.
+
+    They are first if they are fewer than rows and columns.
+    """
+    return 0 if shape[0] < min(shape[1:]) else 2
 
 
 class HashRoutedExtractor(ImageExtractor):

@@ -78,7 +78,7 @@ class ForestTasks:
         env: a vectorised environment. steps: of the look, with random actions: at these, an environment always looks
         the same, whatever was learned in it.
         """
-        observations = look(env, steps, seed=self.agent.seed or 0)
+        observations = look(env, steps)
         task, distance = self.recognise(observations)
         parent = None
         if task is not None:
@@ -147,14 +147,13 @@ class ForestTasks:
         return found
 
 
-def look(env: Any, steps: int, seed: int = 0) -> NDArray[Any]:
+def look(env: Any, steps: int) -> NDArray[Any]:
     """Observations of a vectorised environment at random actions, of every fourth step: (steps / 4, ...).
 
-    steps: of all environments together.
+    steps: of all environments together. Actions follow the seed of NumPy, which agents of stable-baselines3 set.
     """
     actions = copy.deepcopy(env.action_space)
-    actions.seed(seed)
-    env.seed(seed)
+    actions.seed(int(np.random.randint(2**31 - 1)))
     env.reset()
     found = []
     for step in range(max(1, steps // env.num_envs)):

@@ -11,9 +11,11 @@ from string import Template
 
 from hashroute.reporting.figures import pictures
 from hashroute.reporting.figures.picture import Picture
+from hashroute.reporting.games import game_section
 from hashroute.reporting.html import Page, command_box, finite, missing_box
 from hashroute.reporting.runs import Group, collect
 from hashroute.reporting.sections import introduction, section
+from hashroute.rl.result import GameResults, is_game_results
 from hashroute.storage import replace_file
 
 
@@ -61,9 +63,22 @@ def make_report(paths: Sequence[Path], command: str) -> Report:
     return Report(text, [picture for some in drawn for picture in some], page.latex)
 
 
+def make_game_report(paths: Sequence[Path], command: str) -> Report:
+    """A report about result files of `hashroute rl`."""
+    page, found = Page(), [GameResults.read(path) for path in paths]
+    parts = [game_section(results, str(path), page) for results, path in zip(found, paths, strict=True)]
+    title = " · ".join(dict.fromkeys(results.sequence for results in found))
+    body = "\n".join([f"<h1>{escape(title)}</h1></header>", *(text for text, _ in parts)])
+    body += f"\n<footer><h3>This page</h3>{command_box(command)}</footer>"
+    return Report(_fill(title, body, page), [picture for _, drawn in parts for picture in drawn], page.latex)
+
+
 def write_report(paths: Sequence[Path], output: Path, command: str) -> Path:
     """Make a report and write it into a folder; returns the page's path."""
-    return make_report(paths, command).write(output)
+    games = [path for path in paths if is_game_results(path)]
+    if games and len(games) < len(paths):
+        raise ValueError("some of these files are results of games and some are not: make a report of each kind")
+    return (make_game_report if games else make_report)(paths, command).write(output)
 
 
 def _render(
@@ -86,6 +101,11 @@ def _render(
     head.append(missing_box(left_out))
     body = "\n".join([*head, *(text for _, text in sections)])
     body += f"\n<footer><h3>This page</h3>{command_box(command)}</footer>"
+    return _fill(title, body, page)
+
+
+def _fill(title: str, body: str, page: Page) -> str:
+    """The whole text of a page with a body."""
     here = Path(__file__).parent
     return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(f"{title}: hashroute report"),

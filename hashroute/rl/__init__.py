@@ -1,0 +1,1 @@
+"""Sequences of environments, learned one after another by agents of stable-baselines3."""
