@@ -8,7 +8,7 @@ TEST_FILES := $(firstword $(wildcard /dev/shm) /tmp)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help audit chaos demo test test-slow test-extras test-integrations test-avalanche test-rl lint bench docs images pages package clean
+.PHONY: help audit chaos demo test test-slow test-extras test-integrations test-avalanche test-rl test-min lint bench docs images pages package clean
 
 help:  # this list
 	@sed -n 's/^\([a-z-]*\):[^#]*#  *\(.*\)/make \1: \2/p' Makefile
@@ -36,6 +36,12 @@ test-avalanche: .venv-avalanche/installed  # the bridge to Avalanche, in an envi
 
 test-rl: .venv-rl/installed  # agents of stable-baselines3 and hashroute rl, in an environment of their own
 	.venv-rl/bin/python -m pytest tests/integrations/test_sb3.py tests/rl tests/examples
+
+test-min: .venv-min/installed  # the lowest versions of constraints-min.txt: a fast part of the tests
+	.venv-min/bin/python -m pytest -W default tests/cli/test_app.py tests/cli/test_kept_model.py \
+		tests/cli/test_search_trials.py tests/data/test_images.py tests/integrations/test_sklearn.py \
+		tests/integrations/test_tracking.py tests/model/test_store.py tests/nn/test_gaussian.py tests/nn/test_reference.py \
+		tests/reporting/test_figures.py
 
 chaos: $(VENV)/developing  # kills, full disks and hostile files for MINUTES; the figures are in docs/reliability.md
 	-$(PIP) --editable ".[fuzz]"
@@ -76,7 +82,7 @@ package:  # sdist and wheel, in dist; installs the wheel in a fresh environment 
 		"$$(ls $(CURDIR)/dist/*.whl)[plots]" && cd $$place && venv/bin/hashroute demo && rm -rf $$place
 
 clean:  # remove all that was built
-	rm -rf $(VENV) .venv-extras .venv-integrations .venv-avalanche .venv-rl build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-extras .venv-integrations .venv-avalanche .venv-rl .venv-min build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -113,4 +119,10 @@ $(VENV)/developing: $(VENV)/installed
 		--editable ".[plots,test,sb3]"
 	.venv-rl/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--no-deps minatar
+	touch $@
+
+.venv-min/installed: pyproject.toml constraints-min.txt
+	$(PYTHON) -m venv .venv-min
+	.venv-min/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-min.txt \
+		--editable ".[plots,search,serve,tensorboard,parquet]" pytest hypothesis pandas
 	touch $@

@@ -1,4 +1,4 @@
-"""The packages that are installed are those that constraints.txt pins, each to one version."""
+"""The packages that are installed are those that constraints.txt pins; constraints-min.txt has the lowest versions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,9 +19,14 @@ def plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def lines_of(name: str) -> list[str]:
+    """The requirements in a file, without markers."""
+    lines = (line.partition(";")[0].strip() for line in (ROOT / name).read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
 def pins() -> dict[str, str]:
-    lines = [line.partition(";")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
-    found = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines if line and not line.startswith("#")]
+    found = [re.fullmatch(r"([\w.-]+)==([\w.]+)", line) for line in lines_of("constraints.txt")]
     assert None not in found, "every line pins one version"
     return {plain(each[1]): each[2] for each in found if each}
 
@@ -29,6 +35,22 @@ def test_everything_that_the_project_asks_for_is_pinned() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     asked = {plain(name) for name in re.findall(r'"([A-Za-z][\w.-]*)(?:\[\w+\])?>=', text)} | {"hatchling"}
     assert asked - pins().keys() == {"timm"}, "timm needs torchvision, which nothing here tests with"
+
+
+def test_the_lowest_versions_are_those_that_the_project_allows() -> None:
+    project = (ROOT / "pyproject.toml").read_text().partition("dependencies = [")[2]
+    tools = re.compile(r"^(docs|lint|fuzz|openapi) = .*$", re.MULTILINE)
+    asked = map(
+        Requirement, re.findall(r'"([A-Za-z][^"]*>=[^"]*)"', tools.sub("", project).partition("[project.scripts]")[0])
+    )
+    lowest = {
+        plain(each.name): min(Version(part.version) for part in each.specifier if part.operator == ">=")
+        for each in asked
+    }
+    pinned = {plain(each.name): each for each in map(Requirement, lines_of("constraints-min.txt"))}
+    assert pinned.keys() == lowest.keys()
+    others = {name for name, version in lowest.items() if not pinned[name].specifier.contains(version)}
+    assert others == {"torch"}
 
 
 @pytest.mark.skipif(not (Path(sys.prefix) / "developing").exists(), reason="make did not make this environment")
