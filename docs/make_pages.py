@@ -6,6 +6,7 @@ usage: python docs/make_pages.py [reliability.md ...]      (make pages: all page
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import re
@@ -305,6 +306,32 @@ def rlspeed(name: str) -> str:
     return to_markdown(Table("", columns, rows)) + f"\n`{found['command']}`, [{path}](../../{path})\n"
 
 
+def unsupervised(stream: str) -> str:
+    """What features of an unlabelled stream are worth, beside published results."""
+    path = "experiments/results/unsupervised.json"
+    found = json.loads((ROOT / path).read_text())
+    measured: dict[str, list[dict[str, Any]]] = {}
+    for each in found["rows"]:
+        if each["stream"] == stream:
+            measured.setdefault(each["features"], []).append(each)
+    parts = ("neighbours", "linear", "purity", "information")
+    rows = [
+        Row((kind, Number(len(runs)), *(Number.over_seeds([run[part] for run in runs]) for part in parts)))
+        for kind, runs in measured.items()
+    ]
+    for name, published in published_features(stream).items():
+        classified, purity = (Number(published[part][-1]) for part in ("classified", "purity"))
+        rows.append(Row((f"{name}, published", None, classified, None, purity, None)))
+    table = Table("", [Column("features", words=True), Column("seeds", digits=0), *map(Column, parts)], rows)
+    return to_markdown(table) + f"\n`{found['command']} {stream}`, [{path}](../../{path})\n"
+
+
+def published_features(scenario: str) -> dict[str, dict[str, Any]]:
+    """What was published about features in a scenario without labels."""
+    module = importlib.import_module(f"hashroute.scenarios.{scenario.replace('-', '_')}")
+    return getattr(module, "PUBLISHED", {})
+
+
 def figure(name: str) -> str:
     """The figure of a comparison."""
     text = "accuracy of the first task and mean over tasks after each task, and final accuracy against storage"
@@ -316,7 +343,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     for block in (
         *(headline, summary, tasks, lead, decisions, ablation, variants),
         *(options, learners, example, chaos, frozen, scale, heads, index, compiled, figure),
-        *(recognition, rlspeed),
+        *(recognition, rlspeed, unsupervised),
     )
 }
 

@@ -1,4 +1,4 @@
-"""An objective of your own: learn from images without labels, by telling how each image was turned.
+"""An objective of your own: learn from images without labels, by restoring them.
 
 An objective says what a head gives, what the loss is, and how good held-out answers are. `hrn` keeps a fork if its
 score is better, whatever the score is. The features are then judged with labels, by the nearest neighbour.
@@ -14,34 +14,33 @@ from hashroute import Objective, create_learner, load_scenario, register_objecti
 from hashroute.learners.entries import Batch, TaskEntry
 
 
-@register_objective("rotation")
-class Rotation(Objective):
-    """Tell by how many quarter turns an image was rotated (Gidaris et al., 2018)."""
+@register_objective("restoration")
+class Restoration(Objective):
+    """Give the brightness of an image in 4 x 4 fields, from an image with noise."""
 
-    score_factor = 100.0  # scores are shown in percent
+    score_name = "negative error"
 
     def outputs(self, task: TaskEntry) -> int:  # noqa: ARG002
-        """Four rotations."""
-        return 4
+        """One number for each field."""
+        return 16
 
     def prepare(self, batch: Batch) -> Batch:
-        """All four rotations of every image, and the rotation as the target. Labels are never looked at."""
-        turned = torch.cat([batch.images.rot90(turns, (2, 3)) for turns in range(4)])
-        targets = torch.arange(4, device=turned.device).repeat_interleave(len(batch.images))
-        return Batch(turned, targets, batch.task)
+        """Add noise to the images, and take the fields as targets. Labels are never looked at."""
+        fields = F.adaptive_avg_pool2d(batch.images.mean(1, keepdim=True), 4).flatten(1)
+        return batch._replace(images=batch.images + 0.5 * torch.randn_like(batch.images), targets=fields)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of the rotation."""
-        return F.cross_entropy(outputs, targets)
+        """The mean squared error."""
+        return F.mse_loss(outputs, targets)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """1 for a right answer, 0 for a wrong one."""
-        return outputs.argmax(1) == targets
+        """The squared error of each image, less is better."""
+        return -(outputs - targets).square().mean(1)
 
 
 if __name__ == "__main__":
     digits = load_scenario("digits")
-    learner = create_learner("hrn", digits.image_shape, objective="rotation", epochs=5)
+    learner = create_learner("hrn", digits.image_shape, objective="restoration", epochs=5)
     for task in digits.tasks[:3]:
         learner.learn(task)
         known, asked = (F.normalize(learner.encode(split.images, task.name)) for split in (task.train, task.test))

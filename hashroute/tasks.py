@@ -270,6 +270,18 @@ def hold_out(split: Split, name: str, share: float = 0.1) -> tuple[Split, Split]
     return split[~held], split[held]
 
 
+def class_indices(tasks: Sequence[Task]) -> list[Tensor]:
+    """For each task, the index of each of its classes among those of all tasks: (classes,).
+
+    A class is identified by its name and data set: a task that returns with new images has the same classes.
+    """
+    known: dict[tuple[str, str], int] = {}
+    return [
+        torch.tensor([known.setdefault((task.dataset, name), len(known)) for name in task.class_names])
+        for task in tasks
+    ]
+
+
 def choose_classes(split: Split, classes: Sequence[int]) -> Split:
     """The images of these classes, labelled 0, 1, ... in their order."""
     labels = torch.full_like(split.labels, -1)

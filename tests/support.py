@@ -34,6 +34,9 @@ NEEDS = {
     "svhn-cifar100": ["svhn", "cifar-100"],
     "split-cifar100": ["cifar-100"],
     "mixed": ["svhn", "cifar-100", "mnist", "fashion-mnist"],
+    "upl-mnist": ["mnist"],
+    "upl-svhn": ["svhn"],
+    "upl-cifar100": ["cifar-100"],
 }
 """The data sets that each scenario is made of."""
 
@@ -140,25 +143,6 @@ class Stored(Images):
             raise OSError(f"image {row} cannot be read")
         self.reads[0] += 1
         return self.pixels[row]
-
-
-class Rotation(Objective):
-    """Tell by how many quarter turns an image was rotated: all four views of each image, no labels."""
-
-    score_factor = 100.0
-
-    def outputs(self, task: TaskEntry) -> int:  # noqa: ARG002
-        return 4
-
-    def prepare(self, batch: Batch) -> Batch:
-        images = torch.cat([batch.images.rot90(turn, (2, 3)) for turn in range(4)])
-        return batch._replace(images=images, targets=torch.arange(4).repeat_interleave(len(batch.images)))
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets)
-
-    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return outputs.argmax(1) == targets
 
 
 class Brightness(Objective):

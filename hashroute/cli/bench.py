@@ -65,6 +65,8 @@ class BenchSettings:
     """Lay images out with their channels last."""
     backbone: Annotated[str | None, UNSET] = None
     """Encoder of all learners, by name, for example resnet18x0.25."""
+    objective: str = "classification"
+    """What is learned from a task, by name. Without labels: rotation. Then features are measured with few labels."""
     fraction: float = 1.0
     """Share of every task's images, for a quick look."""
     folder: Annotated[Path | None, UNSET] = None
@@ -119,6 +121,7 @@ class BenchSettings:
                 parts.append(flag if value else "--no-augment")
             else:
                 parts += [flag, *(map(str, value) if isinstance(value, tuple) else [f"{value}"])]
+        parts += ["--objective", self.objective] if self.objective != "classification" else []
         parts += ["--fraction", f"{self.fraction:g}"] if self.fraction != 1 else []
         parts += ["--folder", str(self.folder)] if self.folder else []
         parts += ["--size", str(self.size)] if self.size else []
@@ -131,7 +134,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
     """Do every run that the result file does not hold yet; returns how many failed."""
     from hashroute.integrations.engines import open_engine
     from hashroute.reporting.live import Job, live_table
-    from hashroute.reporting.results import headline
+    from hashroute.reporting.results import features, headline
     from hashroute.reporting.table import to_terminal
     from hashroute.training.sweep import OtherSettingsError, Sweep
     from hashroute.training.sweep_runs import SweepSettings
@@ -153,6 +156,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
         runs=settings.runs / name,
         resume=settings.resume,
         samples=not settings.no_samples,
+        objective=settings.objective,
         device=settings.device,
         plugins=settings.plugins,
         watch=partial(_watch, settings, settings.runs / name) if settings.json or settings.track else None,
@@ -191,7 +195,7 @@ def run_bench(settings: BenchSettings, console: Console) -> int:
         with live_table(list(jobs.values()), at_once, console):
             failures = sweep.run(settings.jobs, on_result, on_failure, engine)
     if sweep.comparison.runs:
-        console.print(to_terminal(headline(sweep.comparison)))
+        console.print(to_terminal(features(sweep.comparison) or headline(sweep.comparison)))
     kept = f" of {len(sweep.runs) - len(sweep.left)} of {len(sweep.runs)} runs" if failures else ""
     there = f"results{kept} in {path}" if path.exists() else f"{path} is missing: it was removed, or the disk is full"
     say(console, there)
@@ -208,6 +212,7 @@ def _check(settings: BenchSettings) -> None:
     from hashroute.devices import find_device
     from hashroute.integrations.tracking import check_tracker
     from hashroute.learners import find_learner
+    from hashroute.learners.objectives import find_objective
     from hashroute.learners.registry import import_plugins
 
     check_counts(
@@ -228,6 +233,7 @@ def _check(settings: BenchSettings) -> None:
     import_plugins(settings.plugins)
     for name in settings.learners:
         find_learner(name)
+    find_objective(settings.objective)
     if settings.engine == "local":
         find_device(settings.device)
 
@@ -251,6 +257,7 @@ def _name(settings: BenchSettings, changes: Mapping[str, Any]) -> str:
 
     parts = [scenario_name(settings.scenario, settings.folder)]
     parts += ["paper"] if settings.recipe == "paper" else []
+    parts += [settings.objective] if settings.objective != "classification" else []
     parts += [f"{settings.fraction:g}"] if settings.fraction != 1 else []
     named = {name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in changes.items()}
     parts += changed({**({} if settings.size is None else {"size": settings.size}), **named})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -122,6 +123,31 @@ class Classification(Objective):
         """Cross-entropy between softened answers, scaled so that its gradient does not depend on the temperature."""
         soft = taught.div(temperature).softmax(1)
         return -(soft * outputs.div(temperature).log_softmax(1)).sum(1).mean() * temperature**2
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """1 for a right answer, 0 for a wrong one."""
+        return outputs.argmax(1) == targets
+
+
+@register_objective("rotation")
+class Rotation(Objective):
+    """Tell by how many quarter turns an image was rotated; labels are not read (Gidaris et al., 2018)."""
+
+    score_factor = 100.0
+
+    def outputs(self, task: TaskEntry) -> int:  # noqa: ARG002
+        """One logit for each of four rotations."""
+        return 4
+
+    def prepare(self, batch: Batch) -> Batch:
+        """All four rotations of every image, and the rotation in place of the label."""
+        turned = torch.cat([batch.images.rot90(turns, (2, 3)) for turns in range(4)])
+        turns = torch.arange(4, device=turned.device).repeat_interleave(len(batch.images))
+        return Batch(turned, turns, batch.task)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy of the rotation."""
+        return F.cross_entropy(outputs, targets)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """1 for a right answer, 0 for a wrong one."""

@@ -55,6 +55,19 @@ SUMMARY = [
 ]
 IMAGES_KEPT = Column("images kept", "Training images that are kept between tasks.", digits=0)
 """A column of tables that have learners which keep images."""
+FEATURES = [
+    LEARNER,
+    SEEDS,
+    Column("neighbours", "Test images named by their nearest labelled images in the features, %.", "highest"),
+    Column("linear", "Test images named by a linear probe that the few labelled images train, %.", "highest"),
+    Column("purity", "Test images of the most frequent class of their cluster, %. No label is used.", "highest"),
+    Column("information", "Normalised mutual information of clusters and classes, %.", "highest"),
+    Column(
+        "forgetting of features",
+        "How much better the neighbours once named the classes of a task, mean over all tasks but the last, in points.",
+        "lowest",
+    ),
+]
 HEADLINE = ("learner", "task-aware", "task-free", "forgetting")
 
 
@@ -97,6 +110,20 @@ def summary(comparison: Comparison, source: str = "") -> Table:
     title = f"{comparison.scenario}: {comparison.evaluate_on} {comparison.score.label}, mean over tasks"
     columns = [*SUMMARY, IMAGES_KEPT] if keeps else SUMMARY
     return Table(title, worded(columns, comparison.score), rows)
+
+
+def features(comparison: Comparison, source: str = "") -> Table | None:
+    """What features are worth after the last task, a row for each learner; None if labels were learned from."""
+    learned = {name: [run.features for run in runs] for name, runs in comparison.learners.items()}
+    rows = []
+    for name, runs in learned.items():
+        if all(runs):
+            lost = [metrics.forgetting(metrics.padded([after["own"] for after in each])) for each in runs]
+            last = [each[-1] for each in runs]
+            measures = [[each[part] for each in last] for part in ("neighbours", "linear", "purity", "information")]
+            numbers = [Number.over_seeds(values, source) for values in [*measures, lost]]
+            rows.append(Row((name, Number(len(runs)), *numbers), name))
+    return Table(f"{comparison.scenario}: features, judged with few labels", FEATURES, rows) if rows else None
 
 
 def worded(columns: Sequence[Column], score: Score) -> list[Column]:

@@ -105,7 +105,9 @@ def _summary(group: Group, name: str, page: Page) -> str:
     trivial = {"seeds": not several, "data set found": all(map(_is_all, table.column("data set found")))}
     table = table.pick(*(column.name for column in table.columns if not trivial.get(column.name)))
     heading = "Summary: means over tasks" + (", ± standard deviation over seeds" if several else "")
-    return page.table(table, heading, f"{name}-summary")
+    without_labels = results.features(group.comparison(), _source(group))
+    more = page.table(without_labels, "Features, judged with few labels", f"{name}-features") if without_labels else ""
+    return page.table(table, heading, f"{name}-summary") + more
 
 
 def _is_all(cell: Cell) -> bool:

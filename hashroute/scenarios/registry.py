@@ -23,6 +23,9 @@ SUMMARIES = {
     "svhn-cifar100": "house numbers of SVHN, then CIFAR-100 in ten tasks of ten classes",
     "split-cifar100": "CIFAR-100 in ten tasks of ten classes",
     "mixed": "ten tasks from SVHN, CIFAR-100, MNIST and Fashion-MNIST; some data sets come back",
+    "upl-mnist": "MNIST without labels: two digits a phase, each image seen once",
+    "upl-svhn": "grey SVHN without labels: two digits a phase, each image seen once",
+    "upl-cifar100": "CIFAR-100 without labels: ten classes a phase, each image seen once",
     "folders": "your own images: one folder per task, with one folder per class inside",
 }
 """What the scenarios that come with hashroute are. Each is registered by the module of the same name."""
@@ -44,6 +47,8 @@ class ScenarioSpec:
     published_results: PublishedResults = field(default_factory=dict)
     datasets: tuple[str, ...] = ()
     """The data sets that its images come from; none if they come from elsewhere."""
+    probe_labels: int = 100
+    """Labelled training images of each class by which features are judged, if nothing is learned from labels."""
 
     def recipe(self, image_shape: tuple[int, ...], classes: int, profile: Profile = "default") -> Recipe:
         """The recipe for images of this shape and tasks of at most `classes` classes."""
@@ -70,16 +75,19 @@ def register_scenario(
     published_recipe: Recipe | None = None,
     published_results: PublishedResults | None = None,
     datasets: tuple[str, ...] = (),
+    probe_labels: int = 100,
 ) -> Callable[[Callable[..., Scenario]], Callable[..., Scenario]]:
     """Decorate a function that makes a scenario: `load_scenario` and the commands then find it by this name.
 
     The first line of the function's docstring is its summary. `epochs` changes the default recipe. What is published
-    about the scenario is compared with its results.
+    about the scenario is compared with its results. `probe_labels`: labelled images of each class that judge features.
     """
 
     def register(make: Callable[..., Scenario]) -> Callable[..., Scenario]:
         summary = SUMMARIES.get(name) or (inspect.getdoc(make) or "").partition("\n")[0]
-        spec = ScenarioSpec(name, summary, make, epochs, published_recipe, published_results or {}, datasets)
+        spec = ScenarioSpec(
+            name, summary, make, epochs, published_recipe, published_results or {}, datasets, probe_labels
+        )
         SCENARIOS.add(name, spec, make.__module__)
         return make
 
@@ -138,3 +146,8 @@ def has_published_images(scenario: Scenario, fraction: float = 1.0) -> bool:
 def published_results(name: str) -> PublishedResults:
     """The results that were published for the scenario with this name; none for an unknown scenario."""
     return find_scenario(name).published_results if name in scenario_names() else {}
+
+
+def probe_labels(name: str) -> int:
+    """Labelled images of each class that judge features in the scenario with this name."""
+    return find_scenario(name).probe_labels if name in scenario_names() else 100

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from hashroute.learners.entries import TaskFree
 from hashroute.learners.learner import Learner
-from hashroute.tasks import Scenario, Split, Task
+from hashroute.scenarios import probe_labels
+from hashroute.tasks import Scenario, Split, Task, class_indices
 from hashroute.training import metrics
+from hashroute.training.features import FeatureProbe, measure_features
 from hashroute.training.result import RunResult
 
 EvaluateOn = Literal["test", "validation"]
@@ -29,6 +31,7 @@ class Evaluation:
 
     def __init__(self, scenario: Scenario, evaluate_on: EvaluateOn, result: RunResult) -> None:
         self.data = [(task, task.test if evaluate_on == "test" else task.validation) for task in scenario.tasks]
+        self.probe = FeatureProbe(probe_labels(scenario.name))
         self.result = result
         self.first_paths: list[Tensor] = []
         """The paths of each task's images directly after the task was learned."""
@@ -49,6 +52,9 @@ class Evaluation:
         packed = [metrics.pack(each.numpy()) for each in scores] if names_classes else []
         result.right_after += packed[len(result.right_after) :]
         record = {"accuracy": result.accuracy[-1], **self._routing(learner, known)}
+        if not names_classes:
+            tasks, asked = zip(*known, strict=True)
+            result.features.append(measure_features(learner, tasks, asked, self.probe))
         if len(learner.decisions) > len(result.decisions):
             result.decisions = [decision.to_dict() for decision in learner.decisions]
             record["decision"] = result.decisions[-1]
@@ -110,19 +116,14 @@ def share_right(answers: Sequence[TaskFree], data: Sequence[tuple[Task, Split]])
     """Percent of correct task-free answers.
 
     `all_classes`: the class among the classes of all tasks, mean over tasks. `dataset`: the data set, over all images.
-    A class is identified by its name and data set: a task that returns with new images has the same classes.
 
     Args:
         answers: for each task, the answers to its images.
         data: the tasks, each with these images.
     """
     right, found = [], []
-    indices: dict[tuple[str, str], int] = {}
     sets = {name: index for index, name in enumerate(dict.fromkeys(task.dataset for task, _ in data))}
-    classes = [
-        torch.tensor([indices.setdefault((task.dataset, name), len(indices)) for name in task.class_names])
-        for task, _ in data
-    ]
+    classes = class_indices([task for task, _ in data])
     width = max(len(each) for each in classes)
     table = torch.stack([torch.nn.functional.pad(each, (0, width - len(each)), value=-1) for each in classes])
     origin = torch.tensor([sets[task.dataset] for task, _ in data])

@@ -49,6 +49,11 @@ def intransigence(matrix: Matrix, separate: Matrix) -> float:
     return fmean(right_after(separate)) - fmean(right_after(matrix))
 
 
+def padded(rows: Sequence[Sequence[float]]) -> list[list[float | None]]:
+    """A matrix of rows that end with the task that was learned last."""
+    return [[*row, *[None] * (len(rows[-1]) - len(row))] for row in rows]
+
+
 def pack(right: NDArray[np.bool_]) -> str:
     """Pack which answers are correct into text: the number of images, a colon, and bits in base 64."""
     return f"{len(right)}:{base64.b64encode(np.packbits(right).tobytes()).decode()}"

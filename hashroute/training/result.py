@@ -33,6 +33,17 @@ class DecisionValues(TypedDict, total=False):
     head_bytes: int
 
 
+class FeatureValues(TypedDict):
+    """What features are worth after a task, where nothing was learned from labels; in percent."""
+
+    neighbours: float
+    linear: float
+    purity: float
+    information: float
+    own: list[float]
+    """For each task so far, how well the neighbours name its own classes, by the features of that task."""
+
+
 class Score(NamedTuple):
     """What the numbers of an accuracy matrix are: accuracy in percent, or the score of another objective."""
 
@@ -100,6 +111,8 @@ class RunResult:
     """For each task, which test images have a correct task-aware answer at the end, packed by `metrics.pack`."""
     right_after: list[str] = field(default_factory=list)
     """The same directly after the task was learned."""
+    features: list[FeatureValues] = field(default_factory=list)
+    """After each task, what the features are worth, if the objective names no classes; see `training.features`."""
     decisions: list[dict[str, Any]] = field(default_factory=list)
     """The learner's decision about each task."""
     routing: list[dict[str, Any]] = field(default_factory=list)
@@ -126,9 +139,10 @@ class RunResult:
         return all(None not in self.accuracy[place][: place + 1] for place in range(first, tasks))
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values, for JSON. Accuracy in percent is not named, nor that no images are kept."""
+        """The result as plain values, for JSON. Left out: that accuracy is in percent, that no images are kept,
+        and measures of features where there are none."""
         hidden: tuple[str, ...] = ("score_name", "score_percent") if self.score == ACCURACY else ()
-        hidden += () if self.images_kept else ("images_kept",)
+        hidden += tuple(name for name in ("images_kept", "features") if not getattr(self, name))
         return {name: value for name, value in vars(self).items() if name not in hidden}
 
     @classmethod

@@ -57,6 +57,7 @@ def describe(
     fraction: float = 1.0,
     evaluate_on: EvaluateOn = "test",
     name: str = "",
+    objective: str = "classification",
 ) -> RunSettings:
     """Everything that the numbers of a run depend on, as settings.json holds it."""
     kind = _kind(learner)
@@ -75,7 +76,7 @@ def describe(
         seed=seed,
         fraction=fraction,
         evaluate_on=evaluate_on,
-        objective=learner.objective.name if isinstance(learner, Learner) else "classification",
+        objective=learner.objective.name if isinstance(learner, Learner) else objective,
         backbone=_structure(learner.backbone) if isinstance(learner, Learner) and learner.own_backbone else None,
     )
 
@@ -92,6 +93,7 @@ def run(
     seed: int = 0,
     *,
     options: dict[str, Any] | None = None,
+    objective: str = "classification",
     folder: str | Path | None = None,
     resume: bool = False,
     checkpoints: bool = True,
@@ -115,6 +117,7 @@ def run(
             own recipe.
         seed: seed of weights, batches and hash functions. The same seed gives the same numbers.
         options: options of the learner; by default the usual ones of the scenario. An instance has its own options.
+        objective: what is learned from a task, by its registered name. An instance has its own.
         folder: folder for settings.json, epochs.jsonl, the model, samples.json and result.json. None writes nothing.
         resume: continue from the folder's checkpoint. A finished run is read and not repeated.
         checkpoints: write a checkpoint after every epoch.
@@ -145,7 +148,7 @@ def run(
         recipe = scenario_recipe(scenario, profile)
     if options is None:
         options = learner_options(kind, scenario.name, profile, scenario.image_shape)
-    settings = describe(scenario, learner, recipe, seed, options, fraction, evaluate_on, name)
+    settings = describe(scenario, learner, recipe, seed, options, fraction, evaluate_on, name, objective)
     kept = None if folder is None else RunFolder(folder)
     with ExitStack() as stack:
         result, checkpoint = None, None
@@ -154,7 +157,9 @@ def run(
             if result is not None:
                 return result, _load_finished(learner, kind, kept.path)
         if kept is None or checkpoint is None:
-            model = learner if isinstance(learner, Learner) else _create(kind, scenario, recipe, seed, options)
+            model = (
+                learner if isinstance(learner, Learner) else _create(kind, scenario, recipe, seed, options, objective)
+            )
             progress = _Progress(scenario, model.to(device), settings)
         else:
             with usable(kept.checkpoint):
@@ -327,5 +332,7 @@ def _rebuild(
     return learner
 
 
-def _create(kind: type[Learner], scenario: Scenario, recipe: Recipe, seed: int, options: dict[str, Any]) -> Learner:
-    return kind(scenario.image_shape, recipe, options_from_dict(kind, options), seed)
+def _create(
+    kind: type[Learner], scenario: Scenario, recipe: Recipe, seed: int, options: dict[str, Any], objective: str
+) -> Learner:
+    return kind(scenario.image_shape, recipe, options_from_dict(kind, options), seed, objective=objective)

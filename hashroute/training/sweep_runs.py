@@ -75,6 +75,8 @@ class SweepSettings:
     fraction: float = 1.0
     image_folder: str | None = None
     evaluate_on: EvaluateOn = "test"
+    objective: str = "classification"
+    """What is learned from a task, by name. An instance of a learner has its own."""
     runs: Path | None = None
     """Folder that gets a folder for each run. None keeps results alone."""
     resume: bool = False
@@ -112,6 +114,7 @@ class SweepSettings:
             self.fraction,
             self.evaluate_on,
             each.name,
+            self.objective,
         )
 
 
@@ -132,6 +135,7 @@ def run_one(settings: SweepSettings, each: SweepRun) -> tuple[str, int, RunResul
                 settings.recipe,
                 each.seed,
                 options=None if isinstance(each.learner, Learner) else each.options,
+                objective=settings.objective,
                 folder=None if folder is None else folder.path,
                 resume=settings.resume,
                 device=find_device(settings.device),

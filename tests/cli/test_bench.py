@@ -167,6 +167,15 @@ def test_the_recipe_can_be_changed_and_names_the_results(given: str, bench: Comm
     assert settings["recipe"] == found["recipe"]
 
 
+def test_without_labels_features_are_judged(bench: Command) -> None:
+    code, printed, errors = bench(*QUICK, "--learners", "hash-only", "--objective", "rotation")
+    assert code == 0, errors
+    assert "digits: features, judged with few labels" in printed
+    whole = json.loads((Path("results") / "digits-rotation-0.5-epochs=1.json").read_text())
+    assert len(whole["runs"][0]["features"]) == 5
+    assert "--objective rotation" in whole["command"]
+
+
 def test_images_of_a_folder_can_have_any_size(bench: Command, tmp_path: Path) -> None:
     for place in range(60):
         task, label = f"task {place % 2}", f"class {place // 2 % 2}"

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from hashroute import Scenario, Task, create_learner, run
 from hashroute.learners import files, learner_names
-from hashroute.learners.objectives import Objective
+from hashroute.learners.objectives import Objective, Rotation
 from hashroute.nn.units import UnitSpec
 from hashroute.tasks import Split
 from ranks import on_ranks
-from support import Rotation, Stored, digits, short_recipe
+from support import Stored, digits, short_recipe
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "hrn": {"fixed_features": 64, "max_units": 4},

@@ -22,9 +22,9 @@ from hashroute.learners.objectives import (
     logit_margin,
     register_objective,
 )
+from hashroute.learners.objectives import Rotation as AllViews
 from hashroute.learners.trainer import Trainer
 from support import Brightness, assert_same, digits, fresh, short_recipe
-from support import Rotation as AllViews
 
 
 class Rotation(Objective):
@@ -79,9 +79,9 @@ class Lean(Objective):
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    register_objective("rotation")(Rotation)
+    register_objective("turns")(Rotation)
     yield
-    del OBJECTIVES["rotation"]
+    del OBJECTIVES["turns"]
     Rotation.name = "Rotation"
 
 
@@ -96,7 +96,7 @@ def accuracy(learner: Any, task: int) -> float:
 @pytest.mark.parametrize("name", ["vc", "separate", "hrn", "hrn-paper", "hash-only"])
 def test_an_objective_of_ones_own_trains_and_is_saved_by_its_name(name: str, tmp_path: Path) -> None:
     recipe = short_recipe(5, augment=False)
-    learner = create_learner(name, (1, 8, 8), recipe, objective="rotation").learn(digits())
+    learner = create_learner(name, (1, 8, 8), recipe, objective="turns").learn(digits())
     assert learner.heads[1][-1].out_features == 4
     if name in ("separate", "hrn"):
         assert accuracy(learner, 0) > 0.6
@@ -111,7 +111,7 @@ def test_an_objective_of_ones_own_trains_and_is_saved_by_its_name(name: str, tmp
 
 
 def test_growth_is_earned_by_the_score_of_the_objective() -> None:
-    learner: Any = create_learner("hrn", (1, 8, 8), short_recipe(5, augment=False), objective="rotation")
+    learner: Any = create_learner("hrn", (1, 8, 8), short_recipe(5, augment=False), objective="turns")
     learner.learn(digits().tasks[0])
     second = digits().tasks[1]
     trainer = Trainer(learner)
@@ -136,7 +136,7 @@ def test_growth_is_earned_by_the_score_of_the_objective() -> None:
 def test_what_a_fork_and_reused_units_are_scored_on_is_the_same() -> None:
     """A fork that is the same as what it was forked from gains nothing, though images are turned at random."""
     recipe = short_recipe(1, augment=False)
-    learner: Any = create_learner("hrn", (1, 8, 8), recipe, objective="rotation").learn(digits().tasks[0])
+    learner: Any = create_learner("hrn", (1, 8, 8), recipe, objective="turns").learn(digits().tasks[0])
     second = digits().tasks[1]
     Trainer(learner).begin(second)
     learner.heads[1].load_state_dict(learner.growth.tried_head())
@@ -203,10 +203,10 @@ def test_gpm_protects_the_inputs_of_all_views_that_an_objective_makes() -> None:
 
 
 def test_mistakes_with_objectives_get_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no objective 'poetry': expected one of classification, rotation"):
+    with pytest.raises(ValueError, match="no objective 'poetry': expected one of classification, rotation, turns"):
         create_learner("vc", (1, 8, 8), objective="poetry")
-    with pytest.raises(ValueError, match="there is an objective 'rotation' already: choose another name"):
-        register_objective("rotation")(Rotation)
+    with pytest.raises(ValueError, match="there is an objective 'turns' already: choose another name"):
+        register_objective("turns")(Rotation)
     learner = fresh("vc", 1, objective=AllTurns).learn(digits().tasks[0])
     with pytest.raises(ValueError, match="AllTurns has no name to save: register it with @register_objective"):
         learner.save(tmp_path)

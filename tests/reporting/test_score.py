@@ -12,13 +12,13 @@ from rich.console import Console
 
 from hashroute import create_learner, run
 from hashroute.cli.inspect import inspect_model, show
-from hashroute.learners.objectives import OBJECTIVES, Objective
+from hashroute.learners.objectives import OBJECTIVES, Objective, Rotation
 from hashroute.reporting.live import Job, overview
 from hashroute.reporting.page import make_report
 from hashroute.reporting.results import per_task, summary
 from hashroute.reporting.table import to_markdown
 from hashroute.training.result import ACCURACY, Comparison, RunResult, Score
-from support import Brightness, Rotation, digits, short_recipe
+from support import Brightness, digits, short_recipe
 
 Make = Callable[[type[Objective]], Path]
 

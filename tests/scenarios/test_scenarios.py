@@ -16,6 +16,7 @@ from hashroute.recipe import recipe_for
 from hashroute.scenarios import (
     find_scenario,
     load_scenario,
+    probe_labels,
     published_results,
     register_scenario,
     registry,
@@ -32,6 +33,9 @@ TASKS = {
     "fashion-mnist": ["Fashion", "MNIST"],
     "svhn-cifar100": ["SVHN", *(f"CIFAR {first}-{first + 9}" for first in range(0, 100, 10))],
     "split-cifar100": [f"CIFAR {first}-{first + 9}" for first in range(0, 100, 10)],
+    "upl-mnist": ["0 or 1", "2 or 3", "4 or 5", "6 or 7", "8 or 9"],
+    "upl-svhn": ["0 or 1", "2 or 3", "4 or 5", "6 or 7", "8 or 9"],
+    "upl-cifar100": [f"CIFAR {first}-{first + 9}" for first in range(0, 100, 10)],
     "mixed": [
         *("SVHN", "CIFAR 0-9", "MNIST", "CIFAR 10-19", "Fashion"),
         *("CIFAR 20-29", "SVHN, part 2", "CIFAR 30-39", "MNIST, part 2", "CIFAR 40-49"),
@@ -81,8 +85,19 @@ def test_nothing_is_in_two_splits_and_every_time_the_same(scenario: Scenario) ->
         assert not rows(task.train) & rows(task.validation)
         assert not (rows(task.train) | rows(task.validation)) & rows(task.test)
     total = sum(len(part) for part in (task.train, task.validation, task.test))
-    known = {"digits": 354, "pairwise-mnist": 13783, "fashion-mnist": 70000}
-    assert total == known.get(scenario.name, 6000)  # of a CIFAR task
+    known = {"digits": 354, "pairwise-mnist": 13783, "fashion-mnist": 70000, "upl-mnist": 13090}
+    if scenario.name != "upl-svhn":  # the copy at hand may be a part
+        assert total == known.get(scenario.name, 6000)  # of a CIFAR task
+
+
+@pytest.mark.parametrize("scenario", ["upl-mnist", "upl-svhn"], indirect=True)
+def test_a_phase_without_labels_has_at_most_10000_images(scenario: Scenario) -> None:
+    for task in scenario.tasks:
+        assert task.train.labels.bincount().max() <= 5000
+        assert task.train.images.shape[1] == 1
+    assert scenario_recipe(scenario).epochs == (1,)
+    assert probe_labels(scenario.name) == {"upl-mnist": 10, "upl-svhn": 100}[scenario.name]
+    assert probe_labels("mine") == 100
 
 
 @pytest.mark.parametrize("scenario", ["split-cifar100"], indirect=True)

@@ -17,13 +17,13 @@ from PIL import Image
 from hashroute import Learner, RunResult, Scenario, create_learner, load_learner, run
 from hashroute.learners import learner_names
 from hashroute.learners.entries import TaskEntry
-from hashroute.learners.objectives import OBJECTIVES, Objective
+from hashroute.learners.objectives import OBJECTIVES, Objective, Rotation
 from hashroute.tasks import Split
 from hashroute.training import metrics
 from hashroute.training.evaluate import flow, task_free_accuracy
 from hashroute.training.run_folder import RunFolder
 from hashroute.training.samples import samples
-from support import Brightness, Rotation, Stored, assert_same, digits, learned, short_recipe
+from support import Brightness, Stored, assert_same, digits, learned, short_recipe
 
 
 def check_result(result: RunResult, learner: Learner, scenario: Scenario) -> None:
