@@ -114,15 +114,16 @@ def summary(comparison: Comparison, source: str = "") -> Table:
 
 def features(comparison: Comparison, source: str = "") -> Table | None:
     """What features are worth after the last task, a row for each learner; None if labels were learned from."""
-    learned = {name: [run.features for run in runs] for name, runs in comparison.learners.items()}
     rows = []
-    for name, runs in learned.items():
-        if all(runs):
-            lost = [metrics.forgetting(metrics.padded([after["own"] for after in each])) for each in runs]
-            last = [each[-1] for each in runs]
-            measures = [[each[part] for each in last] for part in ("neighbours", "linear", "purity", "information")]
-            numbers = [Number.over_seeds(values, source) for values in [*measures, lost]]
-            rows.append(Row((name, Number(len(runs)), *numbers), name))
+    for name, runs in comparison.learners.items():
+        last = [run.features[-1] for run in runs if run.features]
+        if len(last) < len(runs):
+            continue
+        measures = [[each[part] for each in last] for part in ("neighbours", "linear", "purity", "information")]
+        cells: list[Cell] = [Number.over_seeds(values, source) for values in measures]
+        own = [metrics.padded([after["own"] for after in run.features]) for run in runs if not run.at_once]
+        cells.append(Number.over_seeds([metrics.forgetting(each) for each in own], source) if own else None)
+        rows.append(Row((name, Number(len(runs)), *cells), name, bound=runs[0].at_once))
     return Table(f"{comparison.scenario}: features, judged with few labels", FEATURES, rows) if rows else None
 
 

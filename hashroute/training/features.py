@@ -7,7 +7,7 @@ any label, test images are clustered into twice as many clusters as there are cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -47,16 +47,26 @@ class FeatureProbe:
         `information` is the normalised mutual information of clusters and classes. known: images of which some get
         their labels. asked: images to name and to cluster.
         """
-        generator = torch.Generator().manual_seed(seed)
         found = []
-        for _ in range(self.draws):
-            some, others = (draw(*each, generator) for each in ((known, self.labels), (asked, self.asked)))
-            features = [encode(split.images[:]).cpu().double() for split in (some, others)]
-            named = name_classes(*features, some.labels)
-            right = {name: 100 * _mean(labels == others.labels) for name, labels in named.items()}
-            clusters = find_clusters(features[1], 2 * len(others.labels.unique()), seed)
-            found.append({**right, **agreement(clusters, others.labels)})
+        for some, others in self._draws(known, asked, seed):
+            features = _encoded(encode, others)
+            named = name_classes(_encoded(encode, some), features, some.labels)
+            clusters = find_clusters(features, 2 * len(others.labels.unique()), seed)
+            found.append({**_right(named, others.labels), **agreement(clusters, others.labels)})
         return {name: fmean(each[name] for each in found) for name in found[0]}
+
+    def neighbours(self, encode: Encode, known: Split, asked: Split, seed: int = 0) -> float:
+        """One of these measures, alone."""
+        found = []
+        for some, others in self._draws(known, asked, seed):
+            named = name_classes(_encoded(encode, some), _encoded(encode, others), some.labels, ("neighbours",))
+            found.append(_right(named, others.labels)["neighbours"])
+        return fmean(found)
+
+    def _draws(self, known: Split, asked: Split, seed: int) -> Iterator[tuple[Split, Split]]:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(self.draws):
+            yield draw(known, self.labels, generator), draw(asked, self.asked, generator)
 
 
 def measure_features(
@@ -72,11 +82,17 @@ def measure_features(
         return torch.cat([learner.encode(images, entry) for entry in kinds], 1)
 
     own = [
-        probe.measure(partial(learner.encode, task=entry), task.train, split)["neighbours"]
+        probe.neighbours(partial(learner.encode, task=entry), task.train, split)
         for entry, task, split in zip(learner.tasks, tasks, asked, strict=True)
     ]
-    all_of_them: Any = probe.measure(encode, joined(tasks, [task.train for task in tasks]), joined(tasks, asked))
-    return {**all_of_them, "own": own}
+    found = probe.measure(encode, joined(tasks, [task.train for task in tasks]), joined(tasks, asked))
+    return FeatureValues(
+        neighbours=found["neighbours"],
+        linear=found["linear"],
+        purity=found["purity"],
+        information=found["information"],
+        own=own,
+    )
 
 
 def draw(split: Split, count: int, generator: torch.Generator) -> Split:
@@ -93,7 +109,9 @@ def joined(tasks: Sequence[Task], splits: Iterable[Split]) -> Split:
     return Split(torch.cat([split.images[:] for _, split in pairs]), labels)
 
 
-def name_classes(known: Tensor, asked: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def name_classes(
+    known: Tensor, asked: Tensor, labels: Tensor, ways: Sequence[str] = ("neighbours", "linear")
+) -> dict[str, Tensor]:
     """The classes of images by labelled ones: (n,) by the nearest neighbours, and by a linear probe.
 
     known: (m, features) of labelled images. asked: (n, features). labels: (m,).
@@ -101,12 +119,12 @@ def name_classes(known: Tensor, asked: Tensor, labels: Tensor) -> dict[str, Tens
     from sklearn.linear_model import RidgeClassifierCV
     from sklearn.neighbors import KNeighborsClassifier
 
-    known, asked = ((each - known.mean(0)) / known.std(0).square().mean().sqrt() for each in (known, asked))
+    scale = known.std(0).square().mean().sqrt().clamp_min(1e-12)
+    known, asked = ((each - known.mean(0)) / scale for each in (known, asked))
     nearest = KNeighborsClassifier(min(NEIGHBOURS, len(known)), weights="distance")
     probes: dict[str, Any] = {"neighbours": nearest, "linear": RidgeClassifierCV(PENALTIES)}
     return {
-        name: torch.from_numpy(probe.fit(known.numpy(), labels.numpy()).predict(asked.numpy()))
-        for name, probe in probes.items()
+        name: torch.from_numpy(probes[name].fit(known.numpy(), labels.numpy()).predict(asked.numpy())) for name in ways
     }
 
 
@@ -131,5 +149,10 @@ def agreement(clusters: Tensor, labels: Tensor) -> dict[str, float]:
     return {"purity": 100 * float(table.max(0).sum() / len(labels)), "information": 100 * float(information)}
 
 
-def _mean(values: Tensor) -> float:
-    return values.double().mean().item()
+def _encoded(encode: Encode, split: Split) -> Tensor:
+    return encode(split.images[:]).cpu().double()
+
+
+def _right(named: dict[str, Tensor], labels: Tensor) -> dict[str, float]:
+    """The accuracy of each way to name classes, in percent."""
+    return {way: 100 * (found == labels).double().mean().item() for way, found in named.items()}

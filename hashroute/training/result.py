@@ -135,6 +135,9 @@ class RunResult:
         """Whether the accuracy matrix has all values of a finished run with this number of tasks."""
         if len(self.accuracy) != tasks or any(len(row) != tasks for row in self.accuracy):
             return False
+        judged = [len(after["own"]) for after in self.features]
+        if judged and judged != ([tasks] if self.at_once else list(range(1, tasks + 1))):
+            return False
         first = tasks - 1 if self.at_once else 0
         return all(None not in self.accuracy[place][: place + 1] for place in range(first, tasks))
 

@@ -29,7 +29,7 @@ def poisoned(task: Task) -> Task:
 
 @pytest.mark.parametrize("name", ["hrn", "vc", "separate", "hrn-paper"])
 def test_labels_are_not_read_before_the_probe(name: str) -> None:
-    scenario, recipe = digits(2, 0.3), short_recipe(1)
+    scenario, recipe = digits(2, 0.2), short_recipe(1)
     options: dict[str, Any] = {"fixed_features": 0} if name == "hrn" else {}
     false = Scenario("digits", tuple(map(poisoned, scenario.tasks)))
     found = []
@@ -57,6 +57,8 @@ def test_every_phase_is_judged_and_frozen_features_forget_nothing() -> None:
     table = features_table(comparison)
     assert table is not None
     assert table.rows[0].cells[0] == "hrn"
+    assert result.complete(3)
+    assert not replace(result, features=result.features[:2]).complete(3)
     learned, _ = run(digits(2, 0.3), "hash-only", short_recipe(1))
     assert learned.features == []
     assert features_table(Comparison("digits", ["a", "b"], [], {}, runs=[learned])) is None
