@@ -30,6 +30,7 @@ ROOT = DOCS.parent
 PAGES = [
     ROOT / "README.md",
     DOCS / "reliability.md",
+    DOCS / "scale.md",
     *sorted(DOCS.glob("guide/*.md")),
     *sorted(DOCS.glob("results/*.md")),
 ]
