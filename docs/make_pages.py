@@ -20,7 +20,9 @@ from hashroute.learners.options import options_from_dict, options_to_dict
 from hashroute.learners.registry import find_learner, learner_summaries
 from hashroute.reporting import results
 from hashroute.reporting.figures.overview import overview
+from hashroute.reporting.games import game_table, return_table
 from hashroute.reporting.table import Column, Number, Row, Table, to_markdown
+from hashroute.rl.result import GameResults
 from hashroute.scenarios import published_results
 from hashroute.training.ablation import PAPER_SIGNS
 from hashroute.training.result import Comparison
@@ -333,6 +335,14 @@ def published_features(scenario: str) -> dict[str, dict[str, Any]]:
     return getattr(module, "PUBLISHED", {})
 
 
+def games(name: str) -> str:
+    """Learners on a sequence of games, in shares of separate agents, and the final return of every game."""
+    path = f"results/games/{name}.json"
+    found = GameResults.read(ROOT / path)
+    tables = (game_table(found), return_table(found))
+    return "\n".join(map(to_markdown, tables)) + f"\n`{found.command}`, [{path}](../../{path})\n"
+
+
 def figure(name: str) -> str:
     """The figure of a comparison."""
     text = "accuracy of the first task and mean over tasks after each task, and final accuracy against storage"
@@ -344,7 +354,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     for block in (
         *(headline, summary, tasks, lead, decisions, ablation, variants),
         *(options, learners, example, chaos, frozen, scale, heads, index, compiled, figure),
-        *(recognition, rlspeed, unsupervised),
+        *(recognition, rlspeed, unsupervised, games),
     )
 }
 
