@@ -233,8 +233,9 @@ class Store:
             raise ValueError(f"{path} is damaged ({one_line(error)}): run hashroute verify") from None
 
     def size(self, name: str) -> int:
-        """The bytes of an object."""
-        return self._place(name).stat().st_size
+        """The bytes of an object; 0 if it is missing, which whoever reads it says."""
+        path = self._place(name)
+        return path.stat().st_size if path.exists() else 0
 
     def _place(self, name: str) -> Path:
         """The path of an object; an error if this is not the name of one."""

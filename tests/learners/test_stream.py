@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hashroute import create_learner, load_learner, load_scenario
+from hashroute.learners.objectives import Rotation
 from hashroute.learners.stream import (
     ChangeNoticed,
     EpisodeBegan,
@@ -24,7 +25,7 @@ from hashroute.learners.stream import (
     StreamSettings,
 )
 from hashroute.learners.trainer import Trainer
-from support import Rotation, assert_one_clear_line, assert_same, fresh, learned, short_recipe
+from support import assert_one_clear_line, assert_same, fresh, learned, short_recipe
 
 SETTINGS = StreamSettings(window=240, recent=96)
 LEARN_ALL = StreamSettings(window=240, recent=96, known_well=float("inf"))

@@ -94,7 +94,7 @@ def test_settings_that_cannot_be_read_are_one_line(content: str, folder: RunFold
     (folder.path / "settings.json").write_text(content)
     with pytest.raises(ValueError, match=r"is not the folder of a run: its settings\.json cannot be read"):
         folder.read()
-    with pytest.raises(ValueError, match=r"is damaged|other settings"):
+    with pytest.raises(ValueError, match=r"is damaged|other settings|of an earlier version"):
         folder.begin(settings, resume=True)
 
 
