@@ -180,6 +180,7 @@ def kill_once(model: Path, images: Path, random: Random) -> None:
     assert Model(model).verify() == []
 
 
+@pytest.mark.slow  # tests/chaos kills shorter ones
 def test_a_killed_lesson_continues_and_ends_in_the_same_model(
     copied: Path, images: Path, tmp_path: Path, here: Here
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_search_that_is_killed_continues_to_the_same_trials(hashroute_command:
     assert sorted(states(tmp_path / "killed-search.db")) == ["COMPLETE"] * 3 + ["FAIL"]  # the killed one is repeated
 
 
+@pytest.mark.slow
 def test_hrn_is_searched_on_images_of_a_folder_in_two_processes(hashroute_command: Command, tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 120, (2, 2, 12, 8, 8), dtype=np.uint8)
     for task, label in np.ndindex(2, 2):

@@ -422,7 +422,7 @@ MUCH: dict[str, Callable[[dict[str, Any]], object]] = {
     "layers": lambda settings: settings["recipe"].update(
         head={**settings["recipe"]["head"], "widths": [1] * 10**5, "dropout": [0.0] * 10**5}
     ),
-    "units": lambda settings: settings["recipe"].update(backbone=settings["recipe"]["backbone"] * 2000),
+    "units": lambda settings: settings["recipe"].update(backbone=settings["recipe"]["backbone"] * 500),
     "images": lambda settings: settings.update(image_shape=[4096, 4096, 4096]),
     "maps": lambda settings: settings.update(image_shape=[1, 4096, 4096]),
 }

@@ -25,7 +25,7 @@ from support import assert_one_clear_line
 
 
 def three_tasks() -> Scenario:
-    return Scenario("digits", load_scenario("digits").tasks[:3])
+    return Scenario("digits", load_scenario("digits").tasks[:3]).part(0.5)
 
 
 def short(scenario: Scenario, epochs: int = 2) -> Recipe:
