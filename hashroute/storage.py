@@ -10,8 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -100,3 +103,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(place)
     finally:
         os.close(place)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file.
+
+    It is read and not mapped: if another program cut a mapped file short, the process would end. And safetensors 0.8
+    loses some bytes whenever it maps a file.
+    """
+    from safetensors.torch import load
+
+    return load(path.read_bytes())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 from typing_extensions import NotRequired
 
@@ -26,6 +26,7 @@ from hashroute.storage import (
     check_regular,
     has_its_content,
     is_content_name,
+    load_tensors,
     remove_unfinished,
     sync_folder,
     write_content,
@@ -279,7 +280,7 @@ def read_model(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             if described["format"] == FORMAT and not has_its_content(tensors):
                 raise ValueError(f"{tensors} is damaged, its content has changed: restore it from a copy")
             with damaged(folder):
-                state = _load(tensors)
+                state = load_tensors(tensors)
             break
         except FileNotFoundError:  # unless a newer model has replaced it since
             if read_description(folder)[1] == tensors:
@@ -290,15 +291,6 @@ def read_model(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if described["format"] == 3:
             described, state = _from_format_3(described, state)
     return described, state
-
-
-def _load(path: Path) -> dict[str, Tensor]:
-    """The tensors in a file; a FileNotFoundError if it is not there any more."""
-    try:
-        return load_file(path)
-    except Exception:
-        path.stat()  # torch has another error for a file that was removed meanwhile
-        raise
 
 
 def read_description(folder: Path) -> tuple[dict[str, Any], Path]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 from typing_extensions import NotRequired
 
@@ -29,6 +29,7 @@ from hashroute.storage import (
     check_regular,
     has_its_content,
     is_content_name,
+    load_tensors,
     remove_unfinished,
     replace_file,
     sync_folder,
@@ -225,11 +226,10 @@ class Store:
         path = self._place(name)
         try:
             check_regular(path, MOST_BYTES[".safetensors"])
-            return load_file(path)
+            return load_tensors(path)
         except OSError:
             raise
         except Exception as error:  # safetensors has its own kinds of errors
-            path.stat()  # what another process has removed meanwhile is not there, and not damaged
             raise ValueError(f"{path} is damaged ({one_line(error)}): run hashroute verify") from None
 
     def size(self, name: str) -> int:

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from hashroute.model.store import Manifest, Store
-from hashroute.storage import replace_file
+from hashroute.storage import check_regular, replace_file
 from programs import Program
 
 WRITES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
@@ -308,10 +307,10 @@ def test_an_object_that_is_removed_while_it_is_opened_is_not_there(
     (path, *_) = (tmp_path / "objects").glob("*.safetensors")
     store, name = Store(tmp_path), path.name
 
-    def removed_before(path: Path) -> dict[str, torch.Tensor]:
+    def removed_after(path: Path, most: int) -> None:
+        check_regular(path, most)
         path.unlink()
-        return load_file(path)
 
-    monkeypatch.setattr("hashroute.model.store.load_file", removed_before)
+    monkeypatch.setattr("hashroute.model.store.check_regular", removed_after)
     with pytest.raises(FileNotFoundError):
         store.tensors(name)
