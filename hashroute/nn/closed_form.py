@@ -138,7 +138,13 @@ class ClosedForm(nn.Module):
         diagonal, centred = within.diagonal().clone(), (means - mean).T
         for ridge in ridges:
             within.diagonal().copy_(diagonal + max(ridge, 1e-9) * variance)
-            weight = torch.cholesky_solve(centred, torch.linalg.cholesky(within)) * count / (count + self.features)
+            try:
+                factor = torch.linalg.cholesky(within)
+            except torch.linalg.LinAlgError:
+                raise ValueError(
+                    "the sums of the shared head are damaged: no images have such sums; restore their file"
+                ) from None
+            weight = torch.cholesky_solve(centred, factor) * count / (count + self.features)
             bias = -mean @ weight - (centred * weight).sum(0) / 2
             bias[empty] = NEVER
             yield Solution(weight.float().to(self.gram.device), bias.float().to(self.gram.device))

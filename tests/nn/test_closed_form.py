@@ -146,3 +146,11 @@ def test_mirrored_images_have_the_same_averaged_features() -> None:
 def test_flat_images_have_features() -> None:
     features = PatchFeatures((1, 16, 16), 64)(torch.zeros(2, 1, 16, 16, dtype=torch.uint8))
     assert torch.isfinite(features).all()
+
+
+def test_sums_that_no_images_have_are_one_line() -> None:
+    sums = ClosedForm(8)
+    sums.add(torch.arange(64.0).view(8, 8), torch.arange(8) % 2)
+    sums.gram[0] = -1_000_000  # the first square
+    with pytest.raises(ValueError, match="the sums of the shared head are damaged: no images have such sums"):
+        sums.solve(0.1)
