@@ -2,8 +2,9 @@
 
 Ten tasks of ten classes, in the order of the labels. The features are the last maps of the backbone, averaged over each
 image. Both heads keep sums alone: a task adds its own, so that the order of tasks does not matter and nothing is
-forgotten. Scale and ridge of the closed form are chosen on validation images of all tasks, which are then added to the
-sums. Test images are answered with no task given, and among the classes of their task.
+forgotten. The closed form is the shared head of `hrn`: discriminant analysis with the penalty that the sums ask for.
+Validation images are not learned: they show what other penalties would give. Test images are answered with no task
+given, and among the classes of their task.
 usage: python experiments/frozen_backbone.py [--backbone NAME] [--cache FILE] [--write FILE]
 Features are computed once and kept in the cache file; a stopped run continues.
 """
@@ -23,14 +24,13 @@ from torch import Tensor
 
 from hashroute import Scenario, load_scenario
 from hashroute.nn.closed_form import ClosedForm
+from hashroute.nn.fixed_features import StemFeatures
 from hashroute.nn.pretrained import FrozenStem, find_stem
 from hashroute.storage import write_json
 from hashroute.tasks import Split
 
-SCALES = (5.0, 10.0, 20.0, 40.0)
-"""Of features before they are rounded to whole numbers."""
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""In units of the mean variance of a feature."""
+"""Other penalties, in units of the mean variance of a feature."""
 BATCH = 500
 
 
@@ -71,16 +71,11 @@ def features_of(stem: FrozenStem, scenario: Scenario, cache: Path) -> tuple[dict
 Scores = Callable[[Tensor], Tensor]
 
 
-def whole_numbers(features: Tensor, scale: float) -> Tensor:
-    """Features as the closed form takes them: whole numbers from 0 to 127."""
-    return (features * scale).round().clamp(0, 127)
-
-
-def closed_form(features: Tensor, labels: Tensor, scale: float, groups: Iterable[Tensor]) -> ClosedForm:
+def closed_form(features: Tensor, labels: Tensor, groups: Iterable[Tensor]) -> ClosedForm:
     """The sums of all images, group by group. groups: their rows."""
     sums = ClosedForm(features.shape[1])
     for rows in groups:
-        sums.add(whole_numbers(features[rows], scale), labels[rows])
+        sums.add(features[rows].round(), labels[rows])
     return sums
 
 
@@ -110,26 +105,20 @@ def measure(scenario: Scenario, features: dict[tuple[int, str], Tensor]) -> dict
         return torch.cat([features[key] for key in keys]), torch.cat(labels)
 
     train, validation, test = of("train"), of("validation"), of("test")
-    found = {}
-    for scale in SCALES:
-        sums = closed_form(*train, scale, [torch.arange(len(train[0]))])
-        for ridge in RIDGES:
-            head = sums.solve(ridge)
-            found[scale, ridge] = accuracy(lambda asked: head(whole_numbers(asked, scale)), *validation)  # noqa: B023
-    scale, ridge = max(found, key=lambda settings: found[settings])
-    seen = of("train", "validation")
-    by_task = [(seen[1] // each == index).nonzero()[:, 0] for index in tasks]
-    shuffled = [torch.randperm(len(seen[0]), generator=torch.Generator().manual_seed(0))]
-    one, other = (closed_form(*seen, scale, groups).solve(ridge) for groups in (by_task, shuffled))
+    by_task = [(train[1] // each == index).nonzero()[:, 0] for index in tasks]
+    shuffled = [torch.randperm(len(train[0]), generator=torch.Generator().manual_seed(0))]
+    sums, at_once = (closed_form(*train, groups) for groups in (by_task, shuffled))
+    ridge = sums.shrinkage()
+    tried = {each: accuracy(head, *validation) for each, head in zip(RIDGES, sums.solutions(RIDGES), strict=True)}
+    one, other = sums.solve(ridge), at_once.solve(at_once.shrinkage())
     heads: dict[str, Scores] = {
-        "class means": class_means(*seen),
-        "closed form, task by task": lambda asked: one(whole_numbers(asked, scale)),
-        "closed form, all classes at once": lambda asked: other(whole_numbers(asked, scale)),
+        "class means": class_means(*train),
+        "closed form, task by task": one,
+        "closed form, all classes at once": other,
     }
     return {
-        "scale": scale,
         "ridge": ridge,
-        "validation": [{"scale": s, "ridge": r, "task_free": value} for (s, r), value in found.items()],
+        "validation": {"ridge of the sums": accuracy(one, *validation), **{str(each): tried[each] for each in RIDGES}},
         "same_weights_in_any_order": torch.equal(one.weight, other.weight),
         "rows": [
             {"head": name, "task_free": accuracy(score, *test), "task_known": accuracy(score, *test, each)}
@@ -146,6 +135,9 @@ def main() -> None:
     arguments = parser.parse_args()
     stem, scenario = find_stem(arguments.backbone), load_scenario("split-cifar100")
     features, speed = features_of(stem, scenario, arguments.cache)
+    fixed = StemFeatures(stem, scenario.image_shape)
+    fixed.draw(seed=0)
+    features = {key: fixed(each[:, :, None, None]) for key, each in features.items()}
     result = {
         "scenario": scenario.name,
         "backbone": stem.describe(),
