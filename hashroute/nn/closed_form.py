@@ -140,7 +140,7 @@ class ClosedForm(nn.Module):
             within.diagonal().copy_(diagonal + max(ridge, 1e-9) * variance)
             try:
                 factor = torch.linalg.cholesky(within)
-            except torch.linalg.LinAlgError:
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 raise ValueError(
                     "the sums of the shared head are damaged: no images have such sums; restore their file"
                 ) from None
